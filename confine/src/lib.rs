@@ -1,1 +1,49 @@
-//! placeholder
+//! How a process of ours is confined: one policy per role, and the only place besides `ipc` that makes raw system calls.
+//!
+//! [`enter`] is called by a started process before it receives any work, while it is single-threaded. It builds the role's
+//! private root, joins the network namespace it was given, takes its identity, gives up every capability, restricts itself
+//! with Landlock and loads the role's seccomp filter, in this order; any step that fails ends the start. [`spawn`] is the
+//! broker's side: namespaces, descriptors, exec by descriptor. [`inspect`] is how the broker checks a process from outside.
+//!
+//! There is no switch that leaves a step out.
+
+pub mod handler;
+pub mod inspect;
+pub mod mount;
+pub mod net;
+pub mod policy;
+pub mod spawn;
+pub mod sys;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// The processes that have a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// HTTP listener.
+    Door,
+    /// Reads files below export roots.
+    Fileserver,
+    /// Wasmtime, agent loop.
+    SandboxHost,
+    /// Starts programs.
+    Runner,
+    /// Connects out.
+    Egress,
+    /// Compiles one artifact.
+    Compiler,
+}
+
+/// What a process was given to become itself with.
+#[derive(Debug)]
+pub struct Resources {
+    /// Uid to take.
+    pub uid: u32,
+    /// Gid to take.
+    pub gid: u32,
+    /// Network namespace to join.
+    pub network: Option<OwnedFd>,
+    /// Detached mounts and where they go.
+    pub trees: Vec<(PathBuf, OwnedFd)>,
+}
