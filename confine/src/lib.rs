@@ -47,3 +47,56 @@ pub struct Resources {
     /// Detached mounts and where they go.
     pub trees: Vec<(PathBuf, OwnedFd)>,
 }
+
+/// What a process can say of its own lockdown.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    /// The Landlock version that was enforced.
+    pub landlock_abi: u32,
+}
+
+/// Why a process could not be confined; the start ends.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {cause}")]
+pub struct ConfineError {
+    /// What was tried, in words.
+    pub step: &'static str,
+    /// What the kernel said.
+    #[source]
+    pub cause: std::io::Error,
+}
+
+/// Confines the calling, single-threaded process for its role.
+///
+/// # Errors
+/// [`ConfineError`]; the caller must exit.
+pub fn enter(_role: Role, _resources: Resources) -> Result<Report, ConfineError> {
+    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
+}
+
+/// Confines the broker's main thread, which goes on to spawn: capabilities to the set architecture.md names,
+/// no_new_privs, and the filter that every role and program inherits.
+///
+/// # Errors
+/// [`ConfineError`].
+pub fn enter_broker() -> Result<(), ConfineError> {
+    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
+}
+
+/// Confines one of the broker's threads that read a channel or write the trace: no socket, connect, bind, accept, exec,
+/// clone3 besides.
+///
+/// # Errors
+/// [`ConfineError`].
+pub fn enter_broker_thread() -> Result<(), ConfineError> {
+    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
+}
+
+/// Seals sandbox-host once the last component is loaded: the cache directory is out of reach, and no page becomes
+/// executable any more.
+///
+/// # Errors
+/// [`ConfineError`].
+pub fn seal_sandbox_host() -> Result<(), ConfineError> {
+    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
+}

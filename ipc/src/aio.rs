@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::channel::{Channel, ChannelError, Message, Received, check, prepare};
@@ -40,10 +39,7 @@ pub fn split<Tx: Message, Rx: Message>(
     channel: Channel<Tx, Rx>,
 ) -> Result<(AsyncSender<Tx>, AsyncReceiver<Rx>), ChannelError> {
     let descriptor = channel.into_descriptor()?;
-    let socket = Arc::new(
-        AsyncFd::with_interest(descriptor, Interest::READABLE | Interest::WRITABLE)
-            .map_err(ChannelError::System)?,
-    );
+    let socket = Arc::new(sys::register(descriptor).map_err(ChannelError::System)?);
     Ok((
         AsyncSender { socket: Arc::clone(&socket), marker: PhantomData },
         AsyncReceiver { socket, buffer: vec![0; MAX_PACKET], marker: PhantomData },

@@ -105,10 +105,7 @@ mod tests {
     #[test]
     fn encoding_has_golden_bytes() {
         let bytes = encode(&Sample::Data { id: 7, text: "hé".into() }).unwrap();
-        assert_eq!(
-            bytes,
-            [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, b'h', 0xc3, 0xa9]
-        );
+        assert_eq!(bytes, [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, b'h', 0xc3, 0xa9]);
         assert_eq!(encode(&Sample::Unit).unwrap(), [0, 0, 0, 0]);
     }
 

@@ -38,6 +38,14 @@ pub fn packet_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
+/// Takes ownership of a descriptor that was left open across exec. Call it once per number, first thing in `main`.
+#[must_use]
+pub fn inherited(number: i32) -> OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the parent's spawn leaves exactly this descriptor open for us, and nothing in this process has taken it yet.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
 /// Whether the descriptor is a Unix sequenced-packet socket.
 #[must_use]
 pub fn is_packet_socket(fd: BorrowedFd<'_>) -> bool {
@@ -85,8 +93,7 @@ pub fn send_packet(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::TOOBIG);
     }
-    let flags =
-        if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+    let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
     loop {
         match rustix::net::sendmsg(fd, &[IoSlice::new(bytes)], &mut control, flags) {
             Ok(sent) if sent == bytes.len() => return Ok(()),
@@ -134,6 +141,18 @@ pub fn receive_packet(
         truncated: message.flags.contains(ReturnFlags::TRUNC),
         descriptors_dropped: message.flags.contains(ReturnFlags::CTRUNC),
     })
+}
+
+/// Registers a descriptor with the current tokio runtime for reading and writing.
+///
+/// # Errors
+/// The error of the reactor.
+#[cfg(feature = "tokio")]
+pub fn register(fd: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    use tokio::io::Interest;
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped, and the `AsyncFd` owns it until then.
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) }.map_err(std::io::Error::from)
 }
 
 /// A shared mapping of a memory file, unmapped on drop.

@@ -157,7 +157,9 @@ impl PlaneCode {
             PlaneCode::NoPeerPlane => "this capsule exports no files to peers",
             PlaneCode::NotFound => "the path names nothing under the export root",
             PlaneCode::OutsideRoot => "the path leaves the export root",
-            PlaneCode::SymlinkRefused => "the path meets a symbolic link, which this containment class refuses",
+            PlaneCode::SymlinkRefused => {
+                "the path meets a symbolic link, which this containment class refuses"
+            }
             PlaneCode::NotARegularFile => "the path does not name a regular file",
             PlaneCode::TooLarge => "the file exceeds the export's size limit",
             PlaneCode::MethodNotAllowed => "only GET is served here",

@@ -126,10 +126,7 @@ impl<O: Message> Birth<O> {
 ///
 /// # Errors
 /// [`ChannelError`]; [`ChannelError::Codec`] if the sibling is of another build.
-pub fn expect_hello<O: Message>(
-    control: &BrokerControl<O>,
-    deadline: Instant,
-) -> Result<(), ChannelError> {
+pub fn expect_hello<O: Message>(control: &BrokerControl<O>, deadline: Instant) -> Result<(), ChannelError> {
     use std::os::fd::AsFd;
     let mut buffer = [0; 256];
     loop {
