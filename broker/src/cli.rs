@@ -1,0 +1,162 @@
+//! The command line: one table of flags, which `--help` prints.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Runs a packaged agent (a Murmur capsule) as six processes that do not trust each other.
+#[derive(Debug, Parser)]
+#[command(name = "broker", version, max_term_width = 100)]
+#[command(
+    after_help = "Exit status: 0 ended well; 1 refused, or a task failed; 2 usage; 3 a process of the \
+    session died or broke the protocol; 143 stopped hard. See capsule-broker's docs/operations.md."
+)]
+pub(crate) struct Cli {
+    /// The capsule's manifest, murmur.yaml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: PathBuf,
+    /// The directory the agent works in [default: workdir/<session> beside the manifest]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// The first task's text
+    #[arg(long, value_name = "TEXT", conflicts_with = "serve_only")]
+    pub(crate) task: Option<String>,
+    /// End after the task; the same as --after-task exit
+    #[arg(long, conflicts_with_all = ["after_task", "serve_only"])]
+    pub(crate) once: bool,
+    /// Overrides lifecycle.task_acceptance
+    #[arg(long, value_name = "WORD", conflicts_with = "serve_only")]
+    pub(crate) task_acceptance: Option<Acceptance>,
+    /// Overrides lifecycle.after_task
+    #[arg(long, value_name = "WORD", conflicts_with = "serve_only")]
+    pub(crate) after_task: Option<AfterTask>,
+    /// Serve the files of an existing workdir, without an agent
+    #[arg(long, requires = "workdir")]
+    pub(crate) serve_only: bool,
+    /// Raise the containment floor
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) containment: Option<Class>,
+    /// Listen here
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+    /// The URL clients use, for the card; needed when listening on an unspecified address
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// Uids and gids that sessions may take; the first one owns workdirs the broker makes
+    #[arg(long, value_name = "FIRST-LAST", default_value = "1900000000-1900065535")]
+    pub(crate) uid_range: UidRange,
+    /// Check the manifest and the host, start nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print the ready line only, no banner
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print nothing but the ready line and errors
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// Launch although the manifest has keys this version does not know or build; each is a warning
+    #[arg(long)]
+    pub(crate) allow_unknown_keys: bool,
+    /// Launch although the host cannot enforce this
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) accept_missing: Vec<Missing>,
+    /// Where installed artifacts are, may be repeated [default: artifacts in the state directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) artifact_dir: Vec<PathBuf>,
+    /// Records, sessions and installed artifacts
+    #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY", default_value = "/var/lib/capsule-broker")]
+    pub(crate) state_dir: PathBuf,
+    /// Compiled components
+    #[arg(long, value_name = "DIR", env = "CACHE_DIRECTORY", default_value = "/var/cache/capsule-broker")]
+    pub(crate) cache_dir: PathBuf,
+    /// Locks and per-session runtime directories
+    #[arg(long, value_name = "DIR", env = "RUNTIME_DIRECTORY", default_value = "/run/capsule-broker")]
+    pub(crate) run_dir: PathBuf,
+}
+
+/// `lifecycle.task_acceptance`
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Acceptance {
+    /// No task over the network
+    None,
+    /// One task in total
+    Single,
+    /// As many as the queue holds
+    Queue,
+}
+
+/// `lifecycle.after_task`
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum AfterTask {
+    /// End
+    Exit,
+    /// Wait for the next task
+    Sleep,
+}
+
+/// Containment classes, weakest first
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Class {
+    /// No file system confinement of programs
+    Advisory,
+    /// Landlock and seccomp over the host's file system
+    Scoped,
+    /// A composed root besides
+    Sealed,
+}
+
+/// What a host may lack with the operator's consent
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Missing {
+    /// cgroup v2 controllers: memory, process and CPU limits of all programs together are not enforced
+    CgroupLimits,
+}
+
+/// A range of ids, inclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UidRange {
+    /// The first, owner of workdirs the broker makes.
+    pub(crate) first: u32,
+    /// The last.
+    pub(crate) last: u32,
+}
+
+impl std::str::FromStr for UidRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('-').and_then(|(first, last)| {
+            Some(UidRange { first: first.parse().ok()?, last: last.parse().ok()? })
+        });
+        match parsed {
+            Some(range) if range.first < 1000 => Err("ids below 1000 belong to the system".into()),
+            // The last two ids mean "nobody" and "no change" to the kernel.
+            Some(range) if range.last >= u32::MAX - 1 => Err("the last id is not usable".into()),
+            Some(range) if range.last < range.first || range.last - range.first < 6 => {
+                Err("a range needs at least seven ids".into())
+            }
+            Some(range) => Ok(range),
+            None => Err("write FIRST-LAST, for example 1900000000-1900065535".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uid_ranges_that_reach_the_system_or_hold_no_session_are_refused() {
+        for bad in ["", "5", "0-100", "1000-1005", "2000-1000", "1000-4294967295", "a-b", "1000-2000-3000"] {
+            assert!(bad.parse::<UidRange>().is_err(), "{bad}");
+        }
+        assert_eq!("1000-1006".parse(), Ok(UidRange { first: 1000, last: 1006 }));
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,506 @@
+//! From a command line to a session that serves. Every step that fails is undone in reverse order by what it returned being
+//! dropped; a launch that fails before `session_start` leaves nothing.
+
+use std::io::IsTerminal;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ipc::edge::compiler::{CompilerToBroker, Facts as ArtifactFacts, Job};
+use ipc::edge::control::{
+    CompilerOrder, DoorConfigure, DoorOrder, EgressOrder, ExportRoot, FileserverConfigure, FileserverOrder,
+    HostOrder, PlaneConstants, RunnerOrder,
+};
+use ipc::memory::CounterWriter;
+use ipc::types::Class;
+
+use super::agent::{self, Facts};
+use super::places::{Bases, Places};
+use super::process::{Kind, Process};
+use super::readers;
+use super::report::{self, Line, Shown};
+use super::starter::{Network, Siblings, Starter};
+use super::supervise::{Agent, Session, signals};
+use crate::artifacts;
+use crate::card;
+use crate::cli::{self, Cli, Missing};
+use crate::host::cgroup;
+use crate::host::uids;
+use crate::host::workdir::{Sharing, Workdir};
+use crate::manifest::{self, Manifest, ParseOptions};
+use crate::refusal::Refusal;
+use crate::trace::{self, Constants, Entry};
+
+/// How long one artifact may compile.
+const COMPILE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
+
+/// A session that serves, and the thread that writes its trace.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    /// The session.
+    pub(crate) session: Session,
+    /// Ends when everybody who reports is gone.
+    pub(crate) trace_writer: JoinHandle<()>,
+}
+
+/// Reads and checks the manifest; prints its warnings.
+///
+/// # Errors
+/// The manifest's own refusals.
+pub(crate) fn read_manifest(cli: &Cli) -> Result<Manifest, Refusal> {
+    let options = ParseOptions {
+        allow_unknown_keys: cli.allow_unknown_keys,
+        containment: cli.containment.map(|class| match class {
+            cli::Class::Advisory => manifest::Class::Advisory,
+            cli::Class::Scoped => manifest::Class::Scoped,
+            cli::Class::Sealed => manifest::Class::Sealed,
+        }),
+        task_acceptance: cli.task_acceptance.map(|acceptance| match acceptance {
+            cli::Acceptance::None => manifest::TaskAcceptance::None,
+            cli::Acceptance::Single => manifest::TaskAcceptance::Single,
+            cli::Acceptance::Queue => manifest::TaskAcceptance::Queue,
+        }),
+        after_task: match (cli.once, cli.after_task) {
+            (true, _) | (false, Some(cli::AfterTask::Exit)) => Some(manifest::AfterTask::Exit),
+            (false, Some(cli::AfterTask::Sleep)) => Some(manifest::AfterTask::Sleep),
+            (false, None) => None,
+        },
+    };
+    let text = manifest::read_text(&cli.manifest)?;
+    let (manifest, warnings) = manifest::parse(&text, options)?;
+    if !cli.quiet {
+        for warning in warnings {
+            eprintln!("{warning}");
+        }
+    }
+    Ok(manifest)
+}
+
+/// The class that is applied, given what is declared.
+///
+/// # Errors
+/// `E-CAP-003` for a floor above what this version builds.
+pub(crate) fn class(manifest: &Manifest) -> Result<Class, Refusal> {
+    match manifest.capabilities.containment {
+        Some(manifest::Class::Advisory) => Ok(Class::Advisory),
+        // Undeclared: the strongest class there is (`docs/decisions.md`, Undeclared containment).
+        None | Some(manifest::Class::Scoped) => Ok(Class::Scoped),
+        Some(manifest::Class::Sealed) => Err(Refusal::new(
+            "E-CAP-003",
+            "capabilities.containment: sealed",
+            "the strongest class here is scoped: this version composes no private root for programs yet",
+        )
+        .hint("declare scoped, or leave the key out")),
+    }
+}
+
+/// Launches.
+///
+/// # Errors
+/// Whatever is refused; nothing is left behind then.
+pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal> {
+    let class = class(manifest)?;
+    let manifest_dir = directory_of(&cli.manifest)?;
+    let groups_host = cgroup::probe()?;
+    let runs_programs = !cli.serve_only && !manifest.capabilities.shell_allow.is_empty();
+    let lacks = lacks(cli, &groups_host, runs_programs)?;
+    let kinds: &[Kind] = if cli.serve_only {
+        &[Kind::Door, Kind::Fileserver]
+    } else {
+        &[Kind::Door, Kind::Fileserver, Kind::SandboxHost, Kind::Runner, Kind::Egress, Kind::Compiler]
+    };
+    let siblings = Siblings::open(kinds)?;
+    let programs = if cli.serve_only { Vec::new() } else { agent::programs(manifest)? };
+    let egress_configure = agent::egress(manifest)?;
+
+    let bases = Rc::new(Bases::open(cli)?);
+    for session in bases.sweep(&groups_host)? {
+        if !cli.quiet {
+            eprintln!("notice: removed what the dead session {session} had left");
+        }
+    }
+    let session_id = format!("ses_{}", uuid::Uuid::now_v7().simple());
+    let workdir = MadeWorkdir(Some(Workdir::open(
+        cli.workdir.as_deref(),
+        &manifest_dir,
+        &session_id,
+        cli.uid_range.first,
+    )?));
+    let opened = workdir.get()?;
+    opened.refuse_overlap(&bases.roots.each_ref().map(|root| root.as_path()))?;
+    manifest::check_files(manifest, &manifest_dir, opened.dir.path())?;
+    let owner = opened.owner;
+    let ids = uids::take(&bases.ids, cli.uid_range)?;
+    let sharing = opened.sharing(&ids)?;
+    let shared_owner = matches!(sharing, Sharing::Owner);
+    if shared_owner && class == Class::Advisory {
+        return Err(Refusal::new(
+            "E-IO-002",
+            opened.dir.path().display().to_string(),
+            "its file system refuses id-mapped mounts, and under the class advisory programs may not share its owner's id",
+        )
+        .hint("put the workdir on ext4, xfs or tmpfs, or declare scoped"));
+    }
+
+    let listener = TcpListener::bind(cli.listen).map_err(|error| {
+        let code = if error.kind() == std::io::ErrorKind::AddrInUse { "E-RUN-010" } else { "E-IO-003" };
+        Refusal::new(code, format!("--listen {}", cli.listen), error.to_string())
+    })?;
+    let address = listener.local_addr().map_err(|error| Refusal::io("--listen", &error))?;
+    let url = public_url(cli, address)?;
+    let host_port =
+        url.split_once("://").map_or(url.as_str(), |(_, rest)| rest).trim_end_matches('/').to_owned();
+
+    let empty = Network::new(confine::net::empty_namespace())?;
+    let session_network = Network::new(confine::net::session_namespace())?;
+    let groups = groups_host.session(&session_id, limits(manifest, runs_programs))?;
+    let mut places = Places::make(&bases, &session_id, owner)?;
+    let trace_file = places.trace_file()?;
+    let signals = signals()?;
+    let (bell, inbox) = readers::bell().map_err(|error| Refusal::broken("broker", error.to_string()))?;
+    let (generation, generation_page) =
+        CounterWriter::new().map_err(|error| Refusal::broken("generation page", error.to_string()))?;
+
+    // From here on the broker makes no namespace of its own, opens no socket and gains no capability; every thread that is
+    // started inherits this.
+    confine::enter_broker()
+        .map_err(|error| Refusal::broken("broker", format!("it cannot be confined: {error}")))?;
+
+    let constants = Constants {
+        session_id: session_id.clone(),
+        class,
+        export_root: manifest
+            .export_files
+            .as_ref()
+            .map_or(String::new(), |files| files.root.verbatim().to_owned()),
+    };
+    let (trace, writer) = trace::trace(trace_file, constants);
+    let trace_writer = readers::thread("trace".into(), move || writer.run())
+        .map_err(|error| Refusal::broken("broker", error.to_string()))?;
+
+    let tmp_mapped = ![opened.dir.path(), places.session.path(), places.runtime.path()]
+        .iter()
+        .any(|path| path.starts_with("/tmp"));
+    let export_path = manifest.export_files.as_ref().and_then(|files| {
+        let path =
+            files.root.components().iter().fold(opened.dir.path().to_owned(), |path, part| path.join(part));
+        path.canonicalize().ok().map(|path| path.display().to_string())
+    });
+    let workdir_path = opened.dir.path().to_owned();
+    let session_path = places.session.path().to_owned();
+    let runtime_path = places.runtime.path().to_owned();
+    let facts = || Facts {
+        session_id: &session_id,
+        url: &host_port,
+        class,
+        workdir: &workdir_path,
+        session: &session_path,
+        runtime: &runtime_path,
+        tmp_mapped,
+    };
+    let mut starter = Starter {
+        siblings,
+        groups,
+        ids,
+        sharing,
+        workdir,
+        empty,
+        session_network,
+        class,
+        quiet: cli.quiet,
+        cache: bases.cache.child(".").map_err(|error| Refusal::io(bases.cache.path().display(), &error))?,
+        tmp_mapped,
+        generation: Arc::new(generation),
+        generation_page,
+        trace,
+        bell,
+    };
+
+    let compiled =
+        if cli.serve_only { Vec::new() } else { compile(&starter, cli, manifest, &manifest_dir, &places)? };
+
+    // All processes at once: each takes a few milliseconds, most of it waiting for the kernel.
+    let door = starter.spawn::<DoorOrder>(Kind::Door)?;
+    let fileserver = starter.spawn::<FileserverOrder>(Kind::Fileserver)?;
+    let agent_spawned = match cli.serve_only {
+        true => None,
+        false => Some((
+            starter.spawn::<HostOrder>(Kind::SandboxHost)?,
+            starter.spawn::<RunnerOrder>(Kind::Runner)?,
+            starter.spawn::<EgressOrder>(Kind::Egress)?,
+        )),
+    };
+    let door = starter.begin(Kind::Door, door, &places)?;
+    let fileserver = starter.begin(Kind::Fileserver, fileserver, &places)?;
+    let agent_begun = match agent_spawned {
+        None => None,
+        Some((host, runner, egress)) => Some((
+            starter.begin(Kind::SandboxHost, host, &places)?,
+            starter.begin(Kind::Runner, runner, &places)?,
+            starter.begin(Kind::Egress, egress, &places)?,
+        )),
+    };
+    let door = starter.ready(Kind::Door, door)?;
+    let fileserver = starter.ready(Kind::Fileserver, fileserver)?;
+    let mut agent_ready = match agent_begun {
+        None => None,
+        Some((host, runner, egress)) => Some((
+            starter.ready(Kind::SandboxHost, host)?,
+            starter.ready(Kind::Runner, runner)?,
+            starter.ready(Kind::Egress, egress)?,
+        )),
+    };
+
+    let fileserver_configure = FileserverConfigure {
+        class,
+        files: manifest.export_files.as_ref().map(|files| ExportRoot {
+            verbatim: files.root.verbatim().to_owned(),
+            components: files.root.components().to_vec(),
+            host_path: export_path,
+            max_bytes: files.max_bytes.bytes(),
+        }),
+    };
+    let door_configure = DoorConfigure {
+        class,
+        files: manifest.export_files.as_ref().map(|files| PlaneConstants {
+            root: files.root.verbatim().to_owned(),
+            max_bytes: files.max_bytes.bytes(),
+        }),
+        peer_files: false,
+        card: card::card(manifest, &url, &session_id, cli.serve_only),
+        agent: !cli.serve_only,
+    };
+    let window_reader = starter.configure_fileserver(&fileserver, &fileserver_configure)?;
+    starter.configure_door(&door, &door_configure)?;
+    starter.connect_fileserver(&door, &fileserver, &window_reader)?;
+    if let Some((host, runner, egress)) = &mut agent_ready {
+        let agent = agent::agent(manifest, &manifest_dir, &compiled, &programs, &facts(), cli.task.clone())?;
+        let configure = agent::runner(manifest, programs.clone(), &facts(), cgroup::LEAVES);
+        starter.configure_agent(host, runner, &agent, configure)?;
+        starter.configure_egress(egress, host, &egress_configure)?;
+        starter.connect_door(&door, host)?;
+        host.order(HostOrder::Load, &[])?;
+        host.sealed()?;
+    }
+
+    let shown = Shown {
+        facts: facts(),
+        url: &url,
+        records: places.records.path(),
+        mechanism: mechanism(class, door.landlock_abi),
+        shared_owner,
+        landlock_abi: door.landlock_abi,
+        lacks,
+        processes: processes(&door, &fileserver, agent_ready.as_ref()),
+    };
+    starter.trace.record(Entry::SessionStart(Box::new(report::session_start(&shown, manifest))));
+    starter.serve(&door, &listener)?;
+    if let Some((host, ..)) = &agent_ready {
+        host.order(HostOrder::Run, &[])?;
+    }
+    report::ready_line(&shown);
+    if report::wants_banner(cli.json, cli.quiet) {
+        eprint!("{}", report::banner(&shown, manifest));
+    }
+    drop(shown);
+    places.keep();
+    starter.workdir.keep();
+    let agent = agent_ready.map(|(host, runner, egress)| Agent { host, runner, egress, egress_configure });
+    let session = Session {
+        door,
+        fileserver,
+        agent,
+        door_configure,
+        fileserver_configure,
+        window_reader,
+        listener,
+        signals,
+        inbox,
+        starter,
+        places,
+        deaths: Vec::new(),
+    };
+    Ok(Launched { session, trace_writer })
+}
+
+/// A workdir this launch may have made: removed again when dropped, unless kept.
+#[derive(Debug)]
+pub(crate) struct MadeWorkdir(Option<Workdir>);
+
+impl MadeWorkdir {
+    /// The workdir.
+    ///
+    /// # Errors
+    /// Exit status 3; it is there until drop.
+    pub(crate) fn get(&self) -> Result<&Workdir, Refusal> {
+        self.0.as_ref().ok_or_else(|| Refusal::broken("workdir", "it was given up"))
+    }
+
+    fn keep(&mut self) {
+        if let Some(workdir) = &mut self.0 {
+            workdir.keep();
+        }
+    }
+}
+
+impl Drop for MadeWorkdir {
+    fn drop(&mut self) {
+        if let Some(workdir) = &self.0 {
+            workdir.undo();
+        }
+    }
+}
+
+fn directory_of(manifest: &Path) -> Result<std::path::PathBuf, Refusal> {
+    let refuse = |error: std::io::Error| Refusal::io(manifest.display(), &error);
+    let path = manifest.canonicalize().map_err(refuse)?;
+    Ok(path.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+/// What the host lacks, one line each, if the operator accepts it.
+fn lacks(cli: &Cli, host: &cgroup::Host, runs_programs: bool) -> Result<Vec<String>, Refusal> {
+    if host.missing.is_empty() || !runs_programs {
+        return Ok(Vec::new());
+    }
+    let missing = host.missing.join(", ");
+    if !cli.accept_missing.contains(&Missing::CgroupLimits) {
+        return Err(Refusal::new(
+            "E-RUN-012",
+            "cgroup v2 controllers",
+            format!("{missing} cannot be used here, so programs cannot be limited together"),
+        )
+        .hint("boot with cgroup v2 alone, or pass --accept-missing cgroup-limits"));
+    }
+    Ok(vec![format!("cgroup-limits: no controller for {missing}: programs are not limited together")])
+}
+
+fn limits(manifest: &Manifest, runs_programs: bool) -> Option<cgroup::Limits> {
+    let resources = manifest.capabilities.resources;
+    runs_programs.then_some(cgroup::Limits {
+        memory: resources.cgroup_memory_bytes,
+        pids: resources.cgroup_pids_max,
+        cpu_percent: resources.cgroup_cpu_percent,
+    })
+}
+
+fn public_url(cli: &Cli, address: SocketAddr) -> Result<String, Refusal> {
+    match &cli.public_url {
+        Some(url) => {
+            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+            let host = rest.map(|rest| rest.trim_end_matches('/')).unwrap_or_default();
+            let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#' | '@' | '"' | '\\');
+            if host.is_empty() || !host.chars().all(plain) {
+                return Err(Refusal::new("E-MAN-003", "--public-url", "it is not http(s)://host[:port]"));
+            }
+            Ok(url.trim_end_matches('/').to_owned())
+        }
+        None if address.ip().is_unspecified() => {
+            Err(Refusal::new("E-MAN-003", format!("--listen {address}"), "clients cannot use this address")
+                .hint("name the address they use with --public-url"))
+        }
+        None => Ok(format!("http://{address}")),
+    }
+}
+
+fn mechanism(class: Class, landlock_abi: u32) -> String {
+    match class {
+        Class::Advisory => "seccomp, own ids and namespaces; programs see the host's files".into(),
+        Class::Scoped | Class::Sealed => format!("Landlock {landlock_abi}, seccomp, own ids and namespaces"),
+    }
+}
+
+fn processes(
+    door: &Process<DoorOrder>,
+    fileserver: &Process<FileserverOrder>,
+    agent: Option<&(Process<HostOrder>, Process<RunnerOrder>, Process<EgressOrder>)>,
+) -> Vec<Line> {
+    let mut lines = vec![
+        Line { kind: Kind::Door, pid: door.pid(), uid: door.uid },
+        Line { kind: Kind::Fileserver, pid: fileserver.pid(), uid: fileserver.uid },
+    ];
+    if let Some((host, runner, egress)) = agent {
+        lines.push(Line { kind: Kind::SandboxHost, pid: host.pid(), uid: host.uid });
+        lines.push(Line { kind: Kind::Runner, pid: runner.pid(), uid: runner.uid });
+        lines.push(Line { kind: Kind::Egress, pid: egress.pid(), uid: egress.uid });
+    }
+    lines
+}
+
+/// Compiles what the cache lacks, one process per artifact.
+fn compile(
+    starter: &Starter,
+    cli: &Cli,
+    manifest: &Manifest,
+    manifest_dir: &Path,
+    places: &Places,
+) -> Result<Vec<artifacts::Compiled>, Refusal> {
+    let mut stores = cli.artifact_dir.clone();
+    stores.push(cli.state_dir.join("artifacts"));
+    let terminal = std::io::stderr().is_terminal() && !cli.quiet;
+    manifest
+        .artifacts
+        .iter()
+        .map(|artifact| {
+            let payload = artifacts::read(artifact, manifest_dir, &stores)?;
+            payload.compiled(artifact, &starter.cache, |job, input, output| {
+                if terminal {
+                    eprint!("compiling {} … ", artifact.name);
+                }
+                let facts = run_compiler(starter, places, job, input, output);
+                if terminal {
+                    eprintln!("{}", if facts.is_ok() { "done" } else { "refused" });
+                }
+                facts
+            })
+        })
+        .collect()
+}
+
+fn run_compiler(
+    starter: &Starter,
+    places: &Places,
+    job: Job,
+    input: std::os::fd::BorrowedFd<'_>,
+    output: std::os::fd::BorrowedFd<'_>,
+) -> Result<ArtifactFacts, Refusal> {
+    use std::os::fd::AsFd;
+    let what = format!("artifact {}", job.name);
+    let mut compiler: Process<CompilerOrder> = starter.start(Kind::Compiler, places)?;
+    let (mut answers, theirs) = ipc::pair::<ipc::Never, CompilerToBroker>()
+        .map_err(|error| Refusal::broken("compiler", error.to_string()))?;
+    compiler.order(CompilerOrder::Compile(job), &[theirs.as_fd(), input, output])?;
+    drop(theirs);
+    match answers.receive_until(std::time::Instant::now() + COMPILE_PATIENCE) {
+        Ok(received) => match received.message {
+            CompilerToBroker::Compiled(facts) => Ok(*facts),
+            CompilerToBroker::Refused { code, reason } => {
+                let reason: String = reason.chars().filter(|c| !c.is_control()).take(2000).collect();
+                Err(Refusal::new(known_code(&code), what, reason))
+            }
+        },
+        Err(ipc::ChannelError::Closed) => {
+            compiler.life().wait(std::time::Duration::from_secs(2));
+            Err(Refusal::broken("compiler", format!("{what}: {}", compiler.life().describe())))
+        }
+        Err(error) => Err(Refusal::broken("compiler", format!("{what}: {error}"))),
+    }
+}
+
+/// A code the compiler may refuse with, as our own text.
+fn known_code(code: &str) -> &'static str {
+    const CODES: [&str; 10] = [
+        "E-MAN-001",
+        "E-MAN-002",
+        "E-MAN-003",
+        "E-IO-003",
+        "E-RUN-001",
+        "E-RUN-002",
+        "E-RUN-004",
+        "E-RUN-025",
+        "E-RUN-029",
+        "E-CAP-010",
+    ];
+    CODES.into_iter().find(|known| *known == code).unwrap_or("E-RUN-001")
+}

@@ -1,0 +1,371 @@
+//! One process of ours, from `clone3` to its end: what may be asked of it in which state.
+//!
+//! The types are the states. [`Spawned`] has been started and is trusted with nothing; [`Process`] has reported `Ready` and
+//! was checked from outside. Only a `Process` takes orders.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use confine::inspect::{self, Expected};
+use confine::spawn::{Child, Exit, Program};
+use ipc::edge::control::{Begin, BrokerControl, FromRole, ToRole, expect_hello};
+use ipc::{ChannelError, Message, Receiver, Sender};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::refusal::Refusal;
+
+/// How long a process may take from exec to `Ready`, and to load components.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The processes of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// HTTP listener.
+    Door,
+    /// Reads exported files.
+    Fileserver,
+    /// Wasmtime and the agent loop.
+    SandboxHost,
+    /// Starts programs.
+    Runner,
+    /// Connects out.
+    Egress,
+    /// Compiles one artifact.
+    Compiler,
+}
+
+impl Kind {
+    /// File name, `comm`, and the word for operators.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Door => "door",
+            Kind::Fileserver => "fileserver",
+            Kind::SandboxHost => "sandbox-host",
+            Kind::Runner => "runner",
+            Kind::Egress => "egress",
+            Kind::Compiler => "compiler",
+        }
+    }
+
+    /// Its policy.
+    pub(crate) fn role(self) -> confine::Role {
+        match self {
+            Kind::Door => confine::Role::Door,
+            Kind::Fileserver => confine::Role::Fileserver,
+            Kind::SandboxHost => confine::Role::SandboxHost,
+            Kind::Runner => confine::Role::Runner,
+            Kind::Egress => confine::Role::Egress,
+            Kind::Compiler => confine::Role::Compiler,
+        }
+    }
+}
+
+/// Started, not confined yet.
+#[derive(Debug)]
+pub(crate) struct Spawned<O> {
+    life: Life,
+    control: BrokerControl<O>,
+    deadline: Instant,
+}
+
+/// Told what to become, not heard from yet.
+#[derive(Debug)]
+pub(crate) struct Begun<O> {
+    spawned: Spawned<O>,
+    uid: u32,
+    gid: u32,
+}
+
+/// Confined, checked, taking orders. Dropping it kills and reaps the process.
+#[derive(Debug)]
+pub(crate) struct Process<O> {
+    life: Life,
+    orders: Sender<ToRole<O>>,
+    reports: Receiver<FromRole>,
+    /// The Landlock version it enforced.
+    pub(crate) landlock_abi: u32,
+    /// Uid it runs under.
+    pub(crate) uid: u32,
+}
+
+/// The process itself; killed and reaped when dropped.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// Which.
+    pub(crate) kind: Kind,
+    child: Child,
+    ended: Option<Exit>,
+    log: Log,
+}
+
+/// What a process says out of turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speech {
+    /// Nothing.
+    Nothing,
+    /// It closed its end.
+    Closed,
+    /// A message, or no message of its own.
+    OutOfTurn,
+}
+
+/// What a process wrote to its log pipe last.
+#[derive(Debug, Clone)]
+struct Log {
+    tail: Arc<Mutex<Vec<u8>>>,
+}
+
+/// Bytes of the log that are kept to name the cause of a death.
+const TAIL: usize = 2048;
+
+/// Starts a sibling binary.
+///
+/// # Errors
+/// Exit status 3, naming the process.
+pub(crate) fn spawn<O: Message>(
+    kind: Kind,
+    program: &Program,
+    group: Option<BorrowedFd<'_>>,
+    quiet: bool,
+) -> Result<Spawned<O>, Refusal> {
+    let broken =
+        |error: &dyn std::fmt::Display| Refusal::broken(kind.name(), format!("cannot be started: {error}"));
+    let (control, theirs) = ipc::pair::<ToRole<O>, FromRole>().map_err(|error| broken(&error))?;
+    let (reader, writer) = std::io::pipe().map_err(|error| broken(&error))?;
+    let child = confine::spawn::spawn(program, group, theirs.as_fd(), writer.as_fd())
+        .map_err(|error| broken(&error))?;
+    let log = Log::follow(kind, reader, quiet).map_err(|error| broken(&error))?;
+    Ok(Spawned { life: Life { kind, child, ended: None, log }, control, deadline: Instant::now() + PATIENCE })
+}
+
+impl<O: Message> Spawned<O> {
+    /// Tells the process what to become, once its hello shows that it is of this build.
+    ///
+    /// # Errors
+    /// Exit status 3, naming the process and the cause.
+    pub(crate) fn begin(
+        mut self,
+        begin: &Begin,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Begun<O>, Refusal> {
+        match expect_hello(&self.control, self.deadline) {
+            Ok(()) => {}
+            Err(ChannelError::Codec(_)) => {
+                return Err(Refusal::broken(self.life.kind.name(), "it belongs to another build")
+                    .hint("install all binaries of one version together"));
+            }
+            Err(error) => return Err(self.life.broken(&error)),
+        }
+        match self.control.send_with(&ToRole::Begin(begin.clone()), descriptors) {
+            Ok(()) => Ok(Begun { spawned: self, uid: begin.uid, gid: begin.gid }),
+            Err(error) => Err(self.life.broken(&error)),
+        }
+    }
+}
+
+impl<O: Message> Begun<O> {
+    /// Waits for `Ready` and looks at the process from outside. `network` is the inode of the network namespace it belongs
+    /// into, or `None` for the broker's own.
+    ///
+    /// # Errors
+    /// Exit status 3, naming the process and what differs.
+    pub(crate) fn ready(self, network: Option<u64>) -> Result<Process<O>, Refusal> {
+        let Begun { spawned: Spawned { mut life, mut control, deadline }, uid, gid } = self;
+        let kind = life.kind;
+        let report = match control.receive_until(deadline) {
+            Ok(received) => match received.message {
+                FromRole::Ready(report) => report,
+                FromRole::Failed(reason) => {
+                    return Err(Refusal::broken(kind.name(), format!("it cannot be confined: {reason}")));
+                }
+                FromRole::Sealed => return Err(Refusal::broken(kind.name(), "it spoke out of turn")),
+            },
+            Err(error) => return Err(life.broken(&error)),
+        };
+        let expected = Expected { role: kind.role(), uid, gid, network };
+        inspect::check(life.child.pid, &expected)
+            .map_err(|mismatch| Refusal::broken(kind.name(), format!("seen from outside, {mismatch}")))?;
+        let (orders, reports) = control.split();
+        Ok(Process { life, orders, reports, landlock_abi: report.landlock_abi, uid })
+    }
+}
+
+impl<O: Message> Process<O> {
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// Exit status 3, naming the process.
+    pub(crate) fn order(&self, order: O, descriptors: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
+        self.orders
+            .send_with(&ToRole::Order(order), descriptors)
+            .map_err(|error| Refusal::broken(self.life.kind.name(), format!("its control channel: {error}")))
+    }
+
+    /// sandbox-host only: waits until it has sealed itself.
+    ///
+    /// # Errors
+    /// `E-RUN-001` with its own words, or exit status 3.
+    pub(crate) fn sealed(&mut self) -> Result<(), Refusal> {
+        match self.reports.receive_until(Instant::now() + PATIENCE) {
+            Ok(received) => match received.message {
+                FromRole::Sealed => Ok(()),
+                FromRole::Failed(reason) => Err(Refusal::new("E-RUN-001", self.life.kind.name(), reason)),
+                FromRole::Ready(_) => Err(Refusal::broken(self.life.kind.name(), "it spoke out of turn")),
+            },
+            Err(error) => Err(self.life.broken(&error)),
+        }
+    }
+
+    /// Asks it to finish; one that is gone already is no error.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.orders.try_send(&ToRole::Shutdown, &[]);
+    }
+
+    /// What it says on its control channel while it is not its turn to say anything.
+    pub(crate) fn spoke(&mut self) -> Speech {
+        match self.reports.try_receive() {
+            Ok(None) => Speech::Nothing,
+            Err(ChannelError::Closed) => Speech::Closed,
+            Ok(Some(_)) | Err(_) => Speech::OutOfTurn,
+        }
+    }
+
+    /// The process.
+    pub(crate) fn life(&mut self) -> &mut Life {
+        &mut self.life
+    }
+
+    /// What to poll while it lives: its pidfd, its control channel.
+    pub(crate) fn watched(&self) -> Option<(Kind, BorrowedFd<'_>, BorrowedFd<'_>)> {
+        let alive = self.life.ended.is_none();
+        alive.then(|| (self.life.kind, self.life.child.pidfd.as_fd(), self.reports.as_fd()))
+    }
+
+    /// Its pid.
+    pub(crate) fn pid(&self) -> i32 {
+        self.life.child.pid
+    }
+}
+
+impl Life {
+    /// Waits for the end, at most this long; whether it has ended.
+    pub(crate) fn wait(&mut self, patience: Duration) -> bool {
+        if self.ended.is_none() && wait_pidfd(self.child.pidfd.as_fd(), patience) {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// Kills it and reaps it.
+    pub(crate) fn kill(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+            self.wait(Duration::from_secs(2));
+        }
+    }
+
+    /// How it ended, in words.
+    pub(crate) fn describe(&self) -> String {
+        describe(self.ended, &self.log.tail())
+    }
+
+    /// A channel error as the operator reads it: a closed channel is a death, told by its cause.
+    fn broken(&mut self, error: &ChannelError) -> Refusal {
+        if matches!(error, ChannelError::Closed) && self.wait(Duration::from_secs(2)) {
+            return Refusal::broken(self.kind.name(), self.describe());
+        }
+        Refusal::broken(self.kind.name(), error.to_string())
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The cause of a death, as far as status and last words tell it.
+fn describe(exit: Option<Exit>, tail: &[u8]) -> String {
+    let text = String::from_utf8_lossy(tail);
+    match exit {
+        Some(Exit::Status(71)) => match refused_call(&text) {
+            Some(name) => format!("its filter ended it: it called {name}"),
+            None => "its filter ended it".into(),
+        },
+        Some(Exit::Status(70)) => "it panicked or ran out of memory (status 70)".into(),
+        Some(Exit::Status(status)) => format!("it exited with status {status}"),
+        Some(Exit::Signal(9)) => "it was killed (signal 9)".into(),
+        Some(Exit::Signal(signal)) => format!("signal {signal} ended it"),
+        None => "it does not answer".into(),
+    }
+}
+
+/// The call in the last line of the filter's handler, `refused-call <number>`.
+fn refused_call(tail: &str) -> Option<String> {
+    let line = tail.lines().rev().find_map(|line| line.strip_prefix("refused-call "))?;
+    let number: i64 = line.trim().parse().ok()?;
+    Some(confine::policy::call_name(number).map_or_else(|| format!("system call {number}"), str::to_owned))
+}
+
+fn wait_pidfd(pidfd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(timeout) = rustix::event::Timespec::try_from(left) else { return false };
+        match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+impl Log {
+    /// Copies a process's log to stderr, line by line with its name, on a thread that ends with the pipe. Nothing in it is
+    /// interpreted but the fixed line of the filter's handler; control characters do not reach a terminal.
+    fn follow(kind: Kind, mut pipe: std::io::PipeReader, quiet: bool) -> std::io::Result<Log> {
+        let tail = Arc::new(Mutex::new(Vec::new()));
+        let log = Log { tail: Arc::clone(&tail) };
+        super::readers::thread(format!("log-{}", kind.name()), move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
+                let Some(bytes) = buffer.get(..length) else { break };
+                if let Ok(mut tail) = tail.lock() {
+                    tail.extend_from_slice(bytes);
+                    let excess = tail.len().saturating_sub(TAIL);
+                    tail.drain(..excess);
+                }
+                if !quiet {
+                    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        eprintln!("{}: {}", kind.name(), printable(line));
+                    }
+                }
+            }
+        })?;
+        Ok(log)
+    }
+
+    fn tail(&self) -> Vec<u8> {
+        self.tail.lock().map(|tail| tail.clone()).unwrap_or_default()
+    }
+}
+
+fn printable(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_is_named_by_its_cause() {
+        assert_eq!(describe(Some(Exit::Signal(9)), b""), "it was killed (signal 9)");
+        assert_eq!(describe(Some(Exit::Status(3)), b""), "it exited with status 3");
+        assert!(describe(Some(Exit::Status(71)), b"x\nrefused-call 101\n").contains("it called "));
+        assert_eq!(describe(Some(Exit::Status(71)), b"refused-call nonsense"), "its filter ended it");
+    }
+}

@@ -1,0 +1,388 @@
+//! Everything needed to start each process of the session, at launch and again when one of the stateless three has died.
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use confine::spawn::Program;
+use ipc::edge::control::{
+    Begin, CACHE, DoorConfigure, DoorOrder, EgressConfigure, EgressOrder, FileserverConfigure,
+    FileserverOrder, HostOrder, RUNTIME, RunnerOrder, SESSION, WORKDIR,
+};
+use ipc::memory::CounterWriter;
+use ipc::types::Class;
+use ipc::{Channel, Message};
+
+use super::launch::MadeWorkdir;
+use super::places::Places;
+use super::process::{self, Begun, Kind, Process, Spawned};
+use super::readers::{self, Bell};
+use crate::host::cgroup::Groups;
+use crate::host::dirs::Dir;
+use crate::host::uids::Ids;
+use crate::host::workdir::{Sharing, tree};
+use crate::refusal::Refusal;
+use crate::trace::Trace;
+
+/// A network namespace and its inode.
+#[derive(Debug)]
+pub(crate) struct Network {
+    descriptor: OwnedFd,
+    inode: u64,
+}
+
+impl Network {
+    /// Takes a namespace.
+    ///
+    /// # Errors
+    /// `E-CAP-005`.
+    pub(crate) fn new(made: std::io::Result<OwnedFd>) -> Result<Network, Refusal> {
+        let refuse = |error: std::io::Error| {
+            Refusal::new("E-CAP-005", "network namespace", format!("it cannot be made: {error}"))
+                .hint("run the broker as root, or allow it CAP_SYS_ADMIN")
+        };
+        let descriptor = made.map_err(refuse)?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| refuse(errno.into()))?;
+        Ok(Network { descriptor, inode: stat.st_ino })
+    }
+}
+
+/// The sibling binaries, opened once before the broker gives up its rights.
+#[derive(Debug)]
+pub(crate) struct Siblings {
+    programs: Vec<(Kind, Program)>,
+}
+
+impl Siblings {
+    /// Opens them beside the broker (a checkout), else in `../libexec/capsule-broker` (an installation).
+    ///
+    /// # Errors
+    /// `E-RUN-006` naming the binary that is missing.
+    pub(crate) fn open(kinds: &[Kind]) -> Result<Siblings, Refusal> {
+        let own = std::env::current_exe().map_err(|error| Refusal::io("/proc/self/exe", &error))?;
+        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+        let installed = beside.join("../libexec/capsule-broker");
+        let directory = if beside.join("door").exists() { beside } else { installed };
+        let mut programs = Vec::new();
+        for kind in kinds {
+            let program = Program::open(&directory, kind.name()).map_err(|error| {
+                Refusal::new(
+                    "E-RUN-006",
+                    directory.join(kind.name()).display().to_string(),
+                    error.to_string(),
+                )
+                .hint("install all binaries of one version together")
+            })?;
+            programs.push((*kind, program));
+        }
+        Ok(Siblings { programs })
+    }
+
+    fn get(&self, kind: Kind) -> Result<&Program, Refusal> {
+        self.programs
+            .iter()
+            .find_map(|(found, program)| (*found == kind).then_some(program))
+            .ok_or_else(|| Refusal::broken(kind.name(), "its binary was not opened at launch"))
+    }
+}
+
+/// Starts processes.
+#[derive(Debug)]
+pub(crate) struct Starter {
+    /// Sibling binaries.
+    pub(crate) siblings: Siblings,
+    /// The session's groups.
+    pub(crate) groups: Groups,
+    /// Its ids.
+    pub(crate) ids: Ids,
+    /// How roles that see the workdir are identified.
+    pub(crate) sharing: Sharing,
+    /// The accessible workdir.
+    pub(crate) workdir: MadeWorkdir,
+    /// Shared by all that need no network.
+    pub(crate) empty: Network,
+    /// The session's own, for programs.
+    pub(crate) session_network: Network,
+    /// The class programs get.
+    pub(crate) class: Class,
+    /// Whether processes' logs are shown.
+    pub(crate) quiet: bool,
+    /// Compiled components.
+    pub(crate) cache: Dir,
+    /// Whether the session's `tmp/` stands at `/tmp` for programs.
+    pub(crate) tmp_mapped: bool,
+    /// The generation counter.
+    pub(crate) generation: Arc<CounterWriter>,
+    /// Its page for readers.
+    pub(crate) generation_page: OwnedFd,
+    /// The trace.
+    pub(crate) trace: Trace,
+    /// Wakes the supervisor.
+    pub(crate) bell: Bell,
+}
+
+/// A pair of channel ends for an edge between two processes: what each of them gets.
+type Ends = (OwnedFd, OwnedFd);
+
+fn edge<A: Message, B: Message>() -> Result<Ends, Refusal> {
+    let (left, right) = pair::<A, B>()?;
+    Ok((descriptor(left)?, descriptor(right)?))
+}
+
+fn pair<A: Message, B: Message>() -> Result<(Channel<A, B>, Channel<B, A>), Refusal> {
+    ipc::pair::<A, B>().map_err(|error| Refusal::broken("channel", error.to_string()))
+}
+
+fn descriptor<A: Message, B: Message>(channel: Channel<A, B>) -> Result<OwnedFd, Refusal> {
+    channel.into_descriptor().map_err(|error| Refusal::broken("channel", error.to_string()))
+}
+
+fn memory(error: &ipc::memory::MemoryError) -> Refusal {
+    Refusal::broken("shared memory", error.to_string())
+}
+
+fn thread(error: &std::io::Error) -> Refusal {
+    Refusal::broken("broker", format!("a thread cannot be started: {error}"))
+}
+
+impl Starter {
+    /// Starts a binary; `begin` and `ready` follow.
+    ///
+    /// # Errors
+    /// See [`process::spawn`].
+    pub(crate) fn spawn<O: Message>(&self, kind: Kind) -> Result<Spawned<O>, Refusal> {
+        let group = self.groups.role(kind.name()).map_err(|error| Refusal::io(kind.name(), &error))?;
+        process::spawn(kind, self.siblings.get(kind)?, Some(group.as_fd()), self.quiet)
+    }
+
+    /// Tells a spawned process what to become.
+    ///
+    /// # Errors
+    /// `E-IO-003` if a mount cannot be made; see [`Spawned::begin`].
+    pub(crate) fn begin<O: Message>(
+        &self,
+        kind: Kind,
+        spawned: Spawned<O>,
+        places: &Places,
+    ) -> Result<Begun<O>, Refusal> {
+        let shared = matches!(self.sharing, Sharing::Owner);
+        let opened = self.workdir.get()?;
+        let id = |own: u32| if shared { opened.owner } else { (own, own) };
+        let workdir = &opened.dir;
+        let (identity, network, trees) = match kind {
+            Kind::Door => ((self.ids.door, self.ids.door), Some(&self.empty), vec![]),
+            Kind::Egress => ((self.ids.egress, self.ids.egress), None, vec![]),
+            Kind::Compiler => ((self.ids.compiler, self.ids.compiler), Some(&self.empty), vec![]),
+            Kind::Fileserver => {
+                let map = self.sharing.fileserver();
+                (
+                    id(self.ids.fileserver),
+                    Some(&self.empty),
+                    vec![(WORKDIR.to_owned(), tree(workdir, map, true))],
+                )
+            }
+            Kind::SandboxHost => {
+                let map = self.sharing.sandbox_host();
+                let trees = vec![
+                    (WORKDIR.to_owned(), tree(workdir, map, false)),
+                    (SESSION.to_owned(), tree(&places.session, map, false)),
+                    (RUNTIME.to_owned(), tree(&places.runtime, None, true)),
+                    (CACHE.to_owned(), tree(&self.cache, None, true)),
+                ];
+                (id(self.ids.sandbox_host), Some(&self.empty), trees)
+            }
+            Kind::Runner => {
+                let map = self.sharing.programs();
+                let at = |dir: &Dir| dir.path().display().to_string();
+                let mut trees = vec![
+                    (at(workdir), tree(workdir, map, false)),
+                    (at(&places.session), tree(&places.session, map, false)),
+                    (at(&places.runtime), tree(&places.runtime, None, true)),
+                ];
+                if self.tmp_mapped {
+                    let tmp = places.session.child("tmp").and_then(|tmp| tree(&tmp, map, false));
+                    trees.push(("/tmp".to_owned(), tmp));
+                }
+                (id(self.ids.programs), Some(&self.session_network), trees)
+            }
+        };
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        let mut mount_points = Vec::new();
+        for (at, made) in trees {
+            descriptors
+                .push(made.map_err(|error| Refusal::io(format!("{}: mount of {at}", kind.name()), &error))?);
+            mount_points.push(at);
+        }
+        let begin = Begin {
+            uid: identity.0,
+            gid: identity.1,
+            join_network: network.is_some(),
+            trees: mount_points,
+            class: self.class,
+            shared_owner: shared,
+        };
+        let attached: Vec<BorrowedFd<'_>> = network
+            .map(|network| network.descriptor.as_fd())
+            .into_iter()
+            .chain(descriptors.iter().map(AsFd::as_fd))
+            .collect();
+        spawned.begin(&begin, &attached)
+    }
+
+    /// Waits for `Ready` and checks the process from outside.
+    ///
+    /// # Errors
+    /// See [`Begun::ready`].
+    pub(crate) fn ready<O: Message>(&self, kind: Kind, begun: Begun<O>) -> Result<Process<O>, Refusal> {
+        begun.ready(match kind {
+            Kind::Egress => None,
+            Kind::Runner => Some(self.session_network.inode),
+            Kind::Door | Kind::Fileserver | Kind::SandboxHost | Kind::Compiler => Some(self.empty.inode),
+        })
+    }
+
+    /// All three steps, for a process that is started alone.
+    ///
+    /// # Errors
+    /// See the steps.
+    pub(crate) fn start<O: Message>(&self, kind: Kind, places: &Places) -> Result<Process<O>, Refusal> {
+        let spawned = self.spawn(kind)?;
+        let begun = self.begin(kind, spawned, places)?;
+        self.ready(kind, begun)
+    }
+
+    /// Gives a fileserver its work: returns the window's read-only descriptor for the door.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn configure_fileserver(
+        &self,
+        fileserver: &Process<FileserverOrder>,
+        configure: &FileserverConfigure,
+    ) -> Result<OwnedFd, Refusal> {
+        let (window, window_reader) = ipc::memory::window().map_err(|error| memory(&error))?;
+        let (served, theirs) = pair()?;
+        readers::fileserver(served, self.trace.clone(), self.bell.clone()).map_err(|error| thread(&error))?;
+        let theirs = descriptor(theirs)?;
+        fileserver.order(
+            FileserverOrder::Configure(configure.clone()),
+            &[theirs.as_fd(), window.as_fd(), self.generation_page.as_fd()],
+        )?;
+        Ok(window_reader)
+    }
+
+    /// Connects a door and a fileserver.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn connect_fileserver(
+        &self,
+        door: &Process<DoorOrder>,
+        fileserver: &Process<FileserverOrder>,
+        window_reader: &OwnedFd,
+    ) -> Result<(), Refusal> {
+        use ipc::edge::door_fileserver::{DoorToFileserver, FileserverToDoor};
+        let (to_fileserver, to_door) = edge::<DoorToFileserver, FileserverToDoor>()?;
+        fileserver.order(FileserverOrder::Door, &[to_door.as_fd()])?;
+        door.order(DoorOrder::Fileserver, &[to_fileserver.as_fd(), window_reader.as_fd()])
+    }
+
+    /// Gives a door its constants.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn configure_door(
+        &self,
+        door: &Process<DoorOrder>,
+        configure: &DoorConfigure,
+    ) -> Result<(), Refusal> {
+        let (refused, theirs) = pair()?;
+        readers::door(refused, self.trace.clone(), Arc::clone(&self.generation), self.bell.clone())
+            .map_err(|error| thread(&error))?;
+        let theirs = descriptor(theirs)?;
+        door.order(DoorOrder::Configure(configure.clone()), &[theirs.as_fd()])
+    }
+
+    /// Connects a door and sandbox-host.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn connect_door(
+        &self,
+        door: &Process<DoorOrder>,
+        host: &Process<HostOrder>,
+    ) -> Result<(), Refusal> {
+        let (to_host, to_door) = edge::<ipc::edge::door_host::DoorToHost, ipc::Never>()?;
+        host.order(HostOrder::Door, &[to_door.as_fd()])?;
+        door.order(DoorOrder::SandboxHost, &[to_host.as_fd()])
+    }
+
+    /// Gives the door its listening socket, last of all. `listen` is called again first: a door that died may have shut it
+    /// down.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn serve(&self, door: &Process<DoorOrder>, listener: &TcpListener) -> Result<(), Refusal> {
+        rustix::net::listen(listener, BACKLOG)
+            .map_err(|errno| Refusal::broken("listening socket", errno.to_string()))?;
+        door.order(DoorOrder::Serve, &[listener.as_fd()])
+    }
+
+    /// Gives sandbox-host its capsule, the runner its programs, and connects the two.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn configure_agent(
+        &self,
+        host: &Process<HostOrder>,
+        runner: &Process<RunnerOrder>,
+        agent: &ipc::edge::host_broker::Agent,
+        programs: ipc::edge::control::RunnerConfigure,
+    ) -> Result<(), Refusal> {
+        use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
+        let (to_runner, to_host) = edge::<HostToRunner, RunnerToHost>()?;
+        let (events, theirs) = pair()?;
+        readers::runner(events, self.bell.clone()).map_err(|error| thread(&error))?;
+        let theirs = descriptor(theirs)?;
+        let leaves = programs.leaves;
+        runner.order(RunnerOrder::Configure(programs), &[to_host.as_fd(), theirs.as_fd()])?;
+        for number in 0..leaves {
+            let leaf = self.groups.leaf(number).map_err(|error| {
+                Refusal::new("E-RUN-012", format!("programs/{number}"), error.to_string())
+            })?;
+            let [procs, kill, events] = &leaf;
+            runner.order(RunnerOrder::Leaf(number), &[procs.as_fd(), kill.as_fd(), events.as_fd()])?;
+        }
+        runner.order(RunnerOrder::Run, &[])?;
+
+        let document = ipc::memory::sealed_document("agent", agent).map_err(|error| memory(&error))?;
+        let (events, theirs) = pair()?;
+        readers::sandbox_host(events, self.trace.clone(), Arc::clone(&self.generation), self.bell.clone())
+            .map_err(|error| thread(&error))?;
+        let theirs = descriptor(theirs)?;
+        host.order(HostOrder::Configure, &[theirs.as_fd(), to_runner.as_fd(), document.as_fd()])
+    }
+
+    /// Gives egress its lists and connects it with sandbox-host.
+    ///
+    /// # Errors
+    /// Exit status 3.
+    pub(crate) fn configure_egress(
+        &self,
+        egress: &Process<EgressOrder>,
+        host: &Process<HostOrder>,
+        configure: &EgressConfigure,
+    ) -> Result<(), Refusal> {
+        let (to_egress, to_host) = edge::<ipc::edge::host_egress::HostToEgress, ipc::Never>()?;
+        let (events, theirs) = pair()?;
+        readers::egress(events, self.trace.clone(), self.bell.clone()).map_err(|error| thread(&error))?;
+        let theirs = descriptor(theirs)?;
+        egress.order(EgressOrder::Configure(configure.clone()), &[to_host.as_fd(), theirs.as_fd()])?;
+        egress.order(EgressOrder::Run, &[])?;
+        host.order(HostOrder::Egress, &[to_egress.as_fd()])
+    }
+}
+
+/// Connections the kernel holds while the door is busy or being replaced.
+const BACKLOG: i32 = 1024;

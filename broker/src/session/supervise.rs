@@ -1,0 +1,362 @@
+//! A session that serves: waits for signals, deaths and the end of the agent's loop; replaces the three processes that hold
+//! no session state; ends the session in order.
+
+use std::net::TcpListener;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ipc::edge::control::{
+    DoorConfigure, DoorOrder, EgressConfigure, EgressOrder, FileserverConfigure, FileserverOrder, HostOrder,
+    RunnerOrder,
+};
+use ipc::edge::host_broker::{ExitStatus, LoopEnded};
+use nix::sys::signalfd::SignalFd;
+use rustix::event::{PollFd, PollFlags};
+
+use super::places::Places;
+use super::process::{Kind, Life, Process, Speech};
+use super::readers::{Inbox, News};
+use super::starter::Starter;
+use crate::refusal::Refusal;
+use crate::trace::Entry;
+
+/// An ordinary end may take this long (`spec: first SIGTERM`), then it is a hard one.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// More deaths of one role than this within [`DEATH_WINDOW`] end the session.
+const DEATHS: usize = 2;
+
+/// See [`DEATHS`].
+const DEATH_WINDOW: Duration = Duration::from_secs(60);
+
+/// How long a process may take to exit once asked.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The agent's half of a session; absent when files are served alone.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) host: Process<HostOrder>,
+    pub(crate) runner: Process<RunnerOrder>,
+    pub(crate) egress: Process<EgressOrder>,
+    pub(crate) egress_configure: EgressConfigure,
+}
+
+/// A session that serves. Fields are dropped in order: processes first, then what they stand on.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) door: Process<DoorOrder>,
+    pub(crate) fileserver: Process<FileserverOrder>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) door_configure: DoorConfigure,
+    pub(crate) fileserver_configure: FileserverConfigure,
+    pub(crate) window_reader: OwnedFd,
+    pub(crate) listener: TcpListener,
+    pub(crate) signals: SignalFd,
+    pub(crate) inbox: Inbox,
+    pub(crate) starter: Starter,
+    pub(crate) places: Places,
+    pub(crate) deaths: Vec<(Kind, Instant)>,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// In order; the agent's totals if there was an agent that told them.
+    Orderly(Option<LoopEnded>),
+    /// A second signal, or the first one's patience ran out.
+    Hard,
+    /// A process of ours that cannot be replaced died or broke the protocol.
+    Broken(Refusal),
+}
+
+/// What happened while waiting.
+enum Happened {
+    Signal,
+    Died(Kind),
+    LoopEnded(LoopEnded),
+    Violation(Kind, String),
+    TimedOut,
+}
+
+impl Session {
+    /// Supervises until the session is over, then takes it down.
+    pub(crate) fn run(mut self) -> End {
+        let end = self.supervise();
+        self.take_down(&end);
+        end
+    }
+
+    fn supervise(&mut self) -> End {
+        loop {
+            match self.wait(None) {
+                Ok(Happened::Signal) => return self.end(None),
+                Ok(Happened::LoopEnded(totals)) => return self.end(Some(totals)),
+                Ok(Happened::Died(kind)) => {
+                    if let Err(refusal) = self.replace(kind) {
+                        return End::Broken(refusal);
+                    }
+                }
+                Ok(Happened::Violation(kind, reason)) => {
+                    eprintln!("warning: {}: it broke the protocol ({reason}) and is ended", kind.name());
+                    match self.life(kind) {
+                        Some(life) => life.kill(),
+                        None => continue,
+                    }
+                    if matches!(kind, Kind::SandboxHost | Kind::Runner) {
+                        return End::Broken(Refusal::broken(kind.name(), reason));
+                    }
+                    if let Err(refusal) = self.replace(kind) {
+                        return End::Broken(refusal);
+                    }
+                }
+                Ok(Happened::TimedOut) => {}
+                Err(refusal) => return End::Broken(refusal),
+            }
+        }
+    }
+
+    /// The ordinary end: the agent first, so that held requests are answered through the door; then everything else.
+    fn end(&mut self, mut totals: Option<LoopEnded>) -> End {
+        let deadline = Instant::now() + END_PATIENCE;
+        if let Some(agent) = &mut self.agent {
+            agent.host.shut_down();
+            loop {
+                match self.wait(Some(deadline)) {
+                    Ok(Happened::Signal | Happened::TimedOut) => return End::Hard,
+                    Ok(Happened::LoopEnded(ended)) => totals = Some(ended),
+                    Ok(Happened::Died(Kind::SandboxHost)) => {
+                        // Its last word may still lie in the inbox.
+                        while let Some(news) = self.inbox.take() {
+                            if let News::LoopEnded(ended) = news {
+                                totals = Some(ended);
+                            }
+                        }
+                        break;
+                    }
+                    // At the end nobody is replaced any more.
+                    Ok(Happened::Died(_)) => {}
+                    Ok(Happened::Violation(kind, reason)) => {
+                        return End::Broken(Refusal::broken(kind.name(), reason));
+                    }
+                    Err(refusal) => return End::Broken(refusal),
+                }
+            }
+        }
+        End::Orderly(totals)
+    }
+
+    /// Waits for the next thing to happen.
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Happened, Refusal> {
+        loop {
+            if let Some(news) = self.inbox.take() {
+                return Ok(match news {
+                    News::LoopEnded(totals) => Happened::LoopEnded(totals),
+                    News::Violation(kind, reason) => Happened::Violation(kind, reason),
+                });
+            }
+            self.inbox.clear();
+            if let Some(news) = self.inbox.take() {
+                return Ok(match news {
+                    News::LoopEnded(totals) => Happened::LoopEnded(totals),
+                    News::Violation(kind, reason) => Happened::Violation(kind, reason),
+                });
+            }
+            let watched = self.watched();
+            let mut polled =
+                vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.inbox, PollFlags::IN)];
+            for (_, pidfd, control) in &watched {
+                polled.push(PollFd::new(pidfd, PollFlags::IN));
+                polled.push(PollFd::new(control, PollFlags::IN));
+            }
+            let timeout = match deadline {
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(Happened::TimedOut);
+                    }
+                    rustix::event::Timespec::try_from(left).ok()
+                }
+                None => None,
+            };
+            match rustix::event::poll(&mut polled, timeout.as_ref()) {
+                Ok(0) => return Ok(Happened::TimedOut),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(Refusal::broken("broker", errno.to_string())),
+            }
+            let ready = |index: usize| polled.get(index).is_some_and(|entry| !entry.revents().is_empty());
+            let signaled = ready(0);
+            let mut died = None;
+            let mut spoke = None;
+            for (index, (kind, ..)) in watched.iter().enumerate() {
+                if died.is_none() && ready(2 + 2 * index) {
+                    died = Some(*kind);
+                } else if spoke.is_none() && ready(3 + 2 * index) {
+                    spoke = Some(*kind);
+                }
+            }
+            drop(polled);
+            drop(watched);
+            if signaled && matches!(self.signals.read_signal(), Ok(Some(_))) {
+                return Ok(Happened::Signal);
+            }
+            if let Some(kind) = died {
+                if let Some(life) = self.life(kind) {
+                    life.wait(Duration::ZERO);
+                }
+                return Ok(Happened::Died(kind));
+            }
+            match spoke.map(|kind| (kind, self.spoke(kind))) {
+                None | Some((_, Speech::Nothing)) => {}
+                Some((kind, Speech::OutOfTurn)) => {
+                    return Ok(Happened::Violation(
+                        kind,
+                        "it spoke out of turn on its control channel".into(),
+                    ));
+                }
+                Some((kind, Speech::Closed)) => {
+                    // About to die, or pretending to.
+                    return Ok(match self.life(kind).is_some_and(|life| life.wait(EXIT_PATIENCE)) {
+                        true => Happened::Died(kind),
+                        false => Happened::Violation(kind, "it closed its control channel".into()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Every living process with what to poll.
+    fn watched(&self) -> Vec<(Kind, BorrowedFd<'_>, BorrowedFd<'_>)> {
+        let mut watched = Vec::new();
+        watched.extend(self.door.watched());
+        watched.extend(self.fileserver.watched());
+        if let Some(agent) = &self.agent {
+            watched.extend(agent.host.watched());
+            watched.extend(agent.runner.watched());
+            watched.extend(agent.egress.watched());
+        }
+        watched
+    }
+
+    fn life(&mut self, kind: Kind) -> Option<&mut Life> {
+        let agent = self.agent.as_mut();
+        match kind {
+            Kind::Door => Some(self.door.life()),
+            Kind::Fileserver => Some(self.fileserver.life()),
+            Kind::SandboxHost => agent.map(|agent| agent.host.life()),
+            Kind::Runner => agent.map(|agent| agent.runner.life()),
+            Kind::Egress => agent.map(|agent| agent.egress.life()),
+            Kind::Compiler => None,
+        }
+    }
+
+    fn spoke(&mut self, kind: Kind) -> Speech {
+        let agent = self.agent.as_mut();
+        match kind {
+            Kind::Door => self.door.spoke(),
+            Kind::Fileserver => self.fileserver.spoke(),
+            Kind::SandboxHost => agent.map_or(Speech::Nothing, |agent| agent.host.spoke()),
+            Kind::Runner => agent.map_or(Speech::Nothing, |agent| agent.runner.spoke()),
+            Kind::Egress => agent.map_or(Speech::Nothing, |agent| agent.egress.spoke()),
+            Kind::Compiler => Speech::Nothing,
+        }
+    }
+
+    /// Replaces a process that holds no session state.
+    ///
+    /// # Errors
+    /// The cause of death of one that cannot be replaced, or died too often.
+    fn replace(&mut self, kind: Kind) -> Result<(), Refusal> {
+        let cause = match self.life(kind) {
+            Some(life) => {
+                life.wait(EXIT_PATIENCE);
+                life.describe()
+            }
+            None => return Ok(()),
+        };
+        if matches!(kind, Kind::SandboxHost | Kind::Runner) {
+            return Err(Refusal::broken(kind.name(), cause));
+        }
+        let now = Instant::now();
+        self.deaths.retain(|(_, at)| now.duration_since(*at) < DEATH_WINDOW);
+        let recent = self.deaths.iter().filter(|(dead, _)| *dead == kind).count();
+        if recent >= DEATHS {
+            let window = DEATH_WINDOW.as_secs();
+            return Err(Refusal::broken(
+                kind.name(),
+                format!("{cause}; {} deaths in {window} s", recent + 1),
+            ));
+        }
+        self.deaths.push((kind, now));
+        eprintln!("warning: {}: {cause}; it is started again", kind.name());
+        match kind {
+            Kind::Door => {
+                self.door = self.starter.start(Kind::Door, &self.places)?;
+                self.starter.configure_door(&self.door, &self.door_configure)?;
+                self.starter.connect_fileserver(&self.door, &self.fileserver, &self.window_reader)?;
+                if let Some(agent) = &self.agent {
+                    self.starter.connect_door(&self.door, &agent.host)?;
+                }
+                self.starter.serve(&self.door, &self.listener)
+            }
+            Kind::Fileserver => {
+                self.fileserver = self.starter.start(Kind::Fileserver, &self.places)?;
+                self.window_reader =
+                    self.starter.configure_fileserver(&self.fileserver, &self.fileserver_configure)?;
+                self.starter.connect_fileserver(&self.door, &self.fileserver, &self.window_reader)
+            }
+            Kind::Egress => {
+                let Some(agent) = &mut self.agent else { return Ok(()) };
+                agent.egress = self.starter.start(Kind::Egress, &self.places)?;
+                self.starter.configure_egress(&agent.egress, &agent.host, &agent.egress_configure)
+            }
+            Kind::SandboxHost | Kind::Runner | Kind::Compiler => Ok(()),
+        }
+    }
+
+    /// Ends every process, in an order in which each can finish what it holds, and records the end.
+    fn take_down(&mut self, end: &End) {
+        let orderly = matches!(end, End::Orderly(_));
+        if orderly {
+            self.door.shut_down();
+            self.door.life().wait(EXIT_PATIENCE);
+            self.fileserver.shut_down();
+            if let Some(agent) = &mut self.agent {
+                agent.runner.shut_down();
+                agent.egress.shut_down();
+                agent.runner.life().wait(EXIT_PATIENCE);
+                agent.egress.life().wait(EXIT_PATIENCE);
+            }
+            self.fileserver.life().wait(EXIT_PATIENCE);
+        }
+        for kind in [Kind::Door, Kind::SandboxHost, Kind::Runner, Kind::Egress, Kind::Fileserver] {
+            if let Some(life) = self.life(kind) {
+                life.kill();
+            }
+        }
+        if let Err(error) = self.starter.groups.remove() {
+            eprintln!("warning: control groups of the session cannot be removed: {error}");
+        }
+        let (totals, status) = match end {
+            End::Orderly(totals) => {
+                let status = totals.as_ref().map_or(ExitStatus::Ok, |totals| totals.exit_status);
+                (totals.clone(), status.as_str())
+            }
+            End::Hard => (None, ExitStatus::Canceled.as_str()),
+            End::Broken(_) => (None, ExitStatus::Failed.as_str()),
+        };
+        self.starter.trace.record(Entry::SessionEnd(totals, status));
+    }
+}
+
+/// The session's signals, as a descriptor.
+pub(crate) fn signals() -> Result<SignalFd, Refusal> {
+    use nix::sys::signal::{SigSet, Signal};
+    use nix::sys::signalfd::SfdFlags;
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGINT);
+    set.add(Signal::SIGTERM);
+    let broken = |errno: nix::Error| Refusal::broken("broker", format!("signals: {errno}"));
+    set.thread_block().map_err(broken)?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(broken)
+}

@@ -1,0 +1,300 @@
+//! `trace.jsonl`: one JSON object per line, formatted and appended by this process alone, one `write` per line.
+//!
+//! Other processes send typed events; identifiers, time and place in the tree are decided here. Every string passes the
+//! redaction of peer handles on its way out.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use ipc::edge::host_broker::{Event, LoopEnded};
+use ipc::types::{Class, PlaneCode, hex};
+use serde_json::Value;
+
+use self::line::Line;
+
+mod events;
+mod line;
+
+/// What the trace can be told.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// `session_start`, with its payload.
+    SessionStart(Box<SessionStart>),
+    /// A line of the agent's.
+    Agent(Box<Event>),
+    /// `resource_list`
+    List {
+        /// Sampled by whoever answered.
+        generation: u64,
+        /// Files listed.
+        entry_count: u64,
+        /// Their sizes together.
+        total_bytes: u64,
+        /// The refusal, if any.
+        refused: Option<PlaneCode>,
+        /// Whether the export was consulted (a 405 is answered before).
+        consulted: bool,
+        /// The process that reported it.
+        process: &'static str,
+    },
+    /// `resource_read`
+    Read {
+        /// As requested.
+        path: String,
+        /// Sampled by whoever answered.
+        generation: u64,
+        /// Length and hash, or the refusal.
+        outcome: Result<(u64, [u8; 32]), PlaneCode>,
+        /// The process that reported it.
+        process: &'static str,
+    },
+    /// `peer_handle_redeem`, refused by the door.
+    RedeemRefused {
+        /// Hash of the token.
+        handle_id: String,
+        /// As asserted.
+        audience: Option<String>,
+        /// The current generation.
+        generation: u64,
+        /// Why.
+        code: PlaneCode,
+    },
+    /// `network_denied`
+    NetworkDenied {
+        /// The artifact that asked.
+        artifact: String,
+        /// `host:port`
+        destination: String,
+    },
+    /// `session_end`; nothing follows but plane lines until the door is gone.
+    SessionEnd(Option<LoopEnded>, &'static str),
+}
+
+/// The payload of `session_start` and the constants of later lines.
+#[derive(Debug)]
+pub(crate) struct SessionStart {
+    /// Keys and values in order.
+    pub(crate) fields: Vec<(&'static str, Value)>,
+}
+
+/// Constants that lines repeat.
+#[derive(Debug, Clone)]
+pub(crate) struct Constants {
+    /// `ses_…`
+    pub(crate) session_id: String,
+    /// The class really applied.
+    pub(crate) class: Class,
+    /// `exports.files.root`, or empty.
+    pub(crate) export_root: String,
+}
+
+/// Lines that may wait for the disk; a reporter that finds the queue full waits too.
+const QUEUE: usize = 1024;
+
+/// The sending side.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace {
+    queue: SyncSender<Entry>,
+}
+
+/// The thread's side.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    queue: Receiver<Entry>,
+    file: File,
+    constants: Constants,
+    nodes: events::Nodes,
+    /// The last write was cut short: begin the next line with a newline, so that the torn one swallows nothing.
+    torn: bool,
+    started: std::time::Instant,
+}
+
+/// Makes a trace; the writer runs on a thread of its own.
+pub(crate) fn trace(file: File, constants: Constants) -> (Trace, Writer) {
+    let (sender, receiver) = sync_channel(QUEUE);
+    let writer = Writer {
+        queue: receiver,
+        file,
+        constants,
+        nodes: events::Nodes::default(),
+        torn: false,
+        started: std::time::Instant::now(),
+    };
+    (Trace { queue: sender }, writer)
+}
+
+impl Trace {
+    /// Hands an entry to the writer. An entry after the writer's end is lost, which only a dying broker sees.
+    pub(crate) fn record(&self, entry: Entry) {
+        let _ = self.queue.send(entry);
+    }
+}
+
+impl Writer {
+    /// Writes until every sender is gone, then syncs the file.
+    ///
+    /// A line that cannot be written is reported once on stderr and the plane goes on: whoever fills the disk must not take
+    /// the planes down.
+    pub(crate) fn run(mut self) {
+        let mut reported = false;
+        while let Ok(entry) = self.queue.recv() {
+            let end = matches!(entry, Entry::SessionEnd(..));
+            if let Err(error) = self.write(entry)
+                && !reported
+            {
+                reported = true;
+                eprintln!("warning: trace.jsonl cannot be written: {error}");
+            }
+            if end {
+                let _ = self.file.sync_data();
+            }
+        }
+        let _ = self.file.sync_data();
+    }
+
+    fn write(&mut self, entry: Entry) -> io::Result<()> {
+        let line = self.line(entry);
+        let mut bytes = Vec::with_capacity(line.len() + 2);
+        if self.torn {
+            bytes.push(b'\n');
+        }
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.push(b'\n');
+        let written = self.file.write(&bytes)?;
+        self.torn = written != bytes.len();
+        if self.torn { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    fn line(&mut self, entry: Entry) -> String {
+        let id = self.constants.session_id.clone();
+        let class = self.constants.class.as_str();
+        match entry {
+            Entry::SessionStart(start) => {
+                let mut line = Line::new("session_start", None, &id);
+                self.nodes.session = Some(line.event_id().to_owned());
+                for (key, value) in &start.fields {
+                    line.value(key, value);
+                }
+                line.end("broker")
+            }
+            Entry::Agent(event) => events::line(&mut self.nodes, &id, &event),
+            Entry::List { generation, entry_count, total_bytes, refused, consulted, process } => {
+                let root = if consulted { self.constants.export_root.as_str() } else { "" };
+                Line::new("resource_list", self.nodes.session.as_deref(), &id)
+                    .text("root", root)
+                    .number("entry_count", entry_count)
+                    .number("total_bytes", total_bytes)
+                    .number("generation", generation)
+                    .text("containment_achieved", class)
+                    .text("outcome", refused.map_or("ok", PlaneCode::as_str))
+                    .optional_text("reason", refused.map(PlaneCode::message))
+                    .end(process)
+            }
+            Entry::Read { path, generation, outcome, process } => {
+                let served = outcome.as_ref().ok();
+                let refused = outcome.as_ref().err().copied();
+                let sha256 = served.map(|(_, hash)| hex(hash));
+                Line::new("resource_read", self.nodes.session.as_deref(), &id)
+                    .text("path", &path)
+                    .text("outcome", refused.map_or("ok", PlaneCode::as_str))
+                    .optional_number("bytes", served.map(|(bytes, _)| *bytes))
+                    .optional_text("sha256", sha256.as_deref())
+                    .number("generation", generation)
+                    .text("containment_achieved", class)
+                    .optional_text("reason", refused.map(PlaneCode::message))
+                    .end(process)
+            }
+            Entry::RedeemRefused { handle_id, audience, generation, code } => {
+                Line::new("peer_handle_redeem", self.nodes.session.as_deref(), &id)
+                    .text("handle_id", &handle_id)
+                    .optional_text("path", None)
+                    .number("generation", generation)
+                    .optional_text("audience_asserted", audience.as_deref())
+                    .optional_number("bytes", None)
+                    .optional_text("sha256", None)
+                    .text("outcome", code.as_str())
+                    .text("reason", code.message())
+                    .end("door")
+            }
+            Entry::NetworkDenied { artifact, destination } => {
+                Line::new("network_denied", self.nodes.nearest(), &id)
+                    .text("surface", "component")
+                    .text("artifact", &artifact)
+                    .text("destination", &destination)
+                    .text("rule", "capabilities.network.allow")
+                    .end("egress")
+            }
+            Entry::SessionEnd(totals, exit_status) => {
+                let session = self.nodes.session.clone();
+                let mut line = Line::new("session_end", session.as_deref(), &id);
+                let (turns, input, output, tools, shells) = totals.map_or((0, 0, 0, 0, 0), |t| {
+                    (t.turns, t.input_tokens, t.output_tokens, t.tool_calls, t.shell_calls)
+                });
+                line.number("total_turns", turns.into())
+                    .number("total_input_tokens", input)
+                    .number("total_output_tokens", output)
+                    .number("total_tool_calls", tools.into())
+                    .number("total_shell_calls", shells.into())
+                    .number(
+                        "duration_ms",
+                        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                    )
+                    .text("exit_status", exit_status)
+                    .end("broker")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_the_documented_keys_in_order_and_never_a_handle() {
+        let path = std::env::temp_dir().join(format!("broker-trace-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let constants =
+            Constants { session_id: "ses_1".into(), class: Class::Scoped, export_root: "out/".into() };
+        let (trace, writer) = trace(file, constants);
+        trace.record(Entry::SessionStart(Box::new(SessionStart {
+            fields: vec![("capsule_name", "x".into())],
+        })));
+        trace.record(Entry::Read {
+            path: "mh1.abc.def".into(),
+            generation: 2,
+            outcome: Err(PlaneCode::NotFound),
+            process: "fileserver",
+        });
+        trace.record(Entry::List {
+            generation: 2,
+            entry_count: 1,
+            total_bytes: 5,
+            refused: None,
+            consulted: true,
+            process: "fileserver",
+        });
+        drop(trace);
+        writer.run();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let start: Value = serde_json::from_str(lines[0]).unwrap();
+        assert!(lines[0].starts_with("{\"event_type\":\"session_start\",\"event_id\":\"evt_"));
+        assert_eq!(start["parent_id"], Value::Null);
+        assert!(!text.contains("mh1."), "{text}");
+        assert!(lines[1].contains("\"path\":\"<handle:"));
+        let read: Value = serde_json::from_str(lines[1]).unwrap();
+        assert_eq!(read["parent_id"], start["event_id"]);
+        assert_eq!(read["outcome"], "not_found");
+        assert_eq!(read["bytes"], Value::Null);
+        let list = lines[2];
+        let order =
+            ["root", "entry_count", "total_bytes", "generation", "containment_achieved", "outcome", "reason"];
+        let places: Vec<usize> = order.iter().map(|key| list.find(&format!("\"{key}\":")).unwrap()).collect();
+        assert!(places.is_sorted(), "{list}");
+        assert!(list.ends_with("\"process\":\"fileserver\"}"));
+    }
+}
