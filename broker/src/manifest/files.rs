@@ -127,7 +127,7 @@ fn check_export(field: &str, verbatim: &str, parts: &[String], workdir: &Path) -
     Ok(())
 }
 
-fn io_error(what: impl Into<String>, path: &Path, error: &io::Error) -> ManifestError {
+pub(super) fn io_error(what: impl Into<String>, path: &Path, error: &io::Error) -> ManifestError {
     let code = match error.kind() {
         io::ErrorKind::NotFound => "E-IO-001",
         io::ErrorKind::PermissionDenied => "E-IO-002",

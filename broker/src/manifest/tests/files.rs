@@ -133,3 +133,18 @@ fn the_manifest_file_is_read_within_bounds() {
     }
     assert_eq!(read_text(Path::new("/dev/zero")).unwrap_err().code, "E-IO-003");
 }
+
+#[test]
+fn io_errors_have_a_code_per_cause() {
+    use std::io::{Error, ErrorKind};
+    let cases = [
+        (ErrorKind::NotFound, "E-IO-001"),
+        (ErrorKind::PermissionDenied, "E-IO-002"),
+        (ErrorKind::Other, "E-IO-003"),
+    ];
+    for (kind, code) in cases {
+        let error = crate::manifest::files::io_error("workdir", Path::new("/w"), &Error::from(kind));
+        assert_eq!((error.code, error.what.as_str()), (code, "workdir"));
+        assert!(error.reason.contains("\"/w\""), "names the path: {error}");
+    }
+}

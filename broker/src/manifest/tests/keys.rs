@@ -186,3 +186,16 @@ fn unbuilt_roles_refuse_whatever_the_options_say() {
         assert!(parse(&format!("{HEAD}{text}"), LAX).is_err());
     }
 }
+
+#[test]
+fn the_reference_page_names_every_key() {
+    let page = include_str!("../../../../docs/manifest.md");
+    for (path, block, _) in blocks() {
+        for key in block.keys {
+            let found = page.split('`').skip(1).step_by(2).any(|code| {
+                code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == key.name)
+            });
+            assert!(found, "docs/manifest.md does not name {path:?} {}", key.name);
+        }
+    }
+}

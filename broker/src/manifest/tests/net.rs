@@ -38,6 +38,12 @@ fn doubtful_allow_entries_are_refused() {
 }
 
 #[test]
+fn a_password_is_called_one_and_not_repeated() {
+    let reason = NetRule::parse("https://u:secret@h").unwrap_err();
+    assert!(reason.contains("password") && !reason.contains("secret"));
+}
+
+#[test]
 fn a_rule_covers_what_it_admits_and_nothing_else() {
     let cases = [
         ("h", "https://h", true),

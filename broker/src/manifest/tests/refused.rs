@@ -337,6 +337,10 @@ fn lifecycle_trace_and_network_are_held_to_their_rules() {
     for (text, what) in cases {
         refuse(text, "E-MAN-003", what);
     }
+    assert!(
+        refuse("network: {internal_port: 65536}", "E-MAN-003", "network.internal_port")
+            .contains("not a port")
+    );
     accept("lifecycle: {queue_depth: 0}");
     assert!(
         refuse("lifecycle: {after_task: slep}", "E-MAN-003", "lifecycle.after_task").contains("\"sleep\"?")
