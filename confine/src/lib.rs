@@ -12,6 +12,7 @@ pub mod inspect;
 pub mod mount;
 pub mod net;
 pub mod policy;
+pub mod programs;
 pub mod spawn;
 pub mod sys;
 
