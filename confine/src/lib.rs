@@ -3,20 +3,33 @@
 //! [`enter`] is called by a started process before it receives any work, while it is single-threaded. It builds the role's
 //! private root, joins the network namespace it was given, takes its identity, gives up every capability, restricts itself
 //! with Landlock and loads the role's seccomp filter, in this order; any step that fails ends the start. [`spawn`] is the
-//! broker's side: namespaces, descriptors, exec by descriptor. [`inspect`] is how the broker checks a process from outside.
+//! broker's side: namespaces, descriptors, exec by descriptor. [`inspect`] is how the broker checks a process from outside,
+//! and [`programs`] is what the runner starts programs with.
 //!
-//! There is no switch that leaves a step out.
+//! It trusts the broker for the resources it hands over and the kernel for the rest: what a step achieved is read back
+//! where the kernel shows it. There is no switch that leaves a step out.
 
+mod broker;
+mod enter;
+mod filter;
 pub mod handler;
+mod identity;
 pub mod inspect;
+mod landlocked;
 pub mod mount;
 pub mod net;
 pub mod policy;
+pub mod programs;
+mod root;
 pub mod spawn;
-pub mod sys;
+mod status;
+pub(crate) mod sys;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+
+pub use broker::{enter_broker, enter_broker_thread};
+pub use enter::{enter, restrict_egress_ports, seal_sandbox_host};
 
 /// The processes that have a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,23 +48,55 @@ pub enum Role {
     Compiler,
 }
 
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 6] =
+        [Role::Door, Role::Fileserver, Role::SandboxHost, Role::Runner, Role::Egress, Role::Compiler];
+
+    /// Name of its binary and of its process (`comm`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Door => "door",
+            Role::Fileserver => "fileserver",
+            Role::SandboxHost => "sandbox-host",
+            Role::Runner => "runner",
+            Role::Egress => "egress",
+            Role::Compiler => "compiler",
+        }
+    }
+
+    /// Its limit of open descriptors.
+    const fn open_files(self) -> u64 {
+        match self {
+            // 256 connections, each with two pipes of an A2A call, and some.
+            Role::Door | Role::Egress => 2048,
+            Role::SandboxHost | Role::Runner => 4096,
+            Role::Fileserver => 256,
+            Role::Compiler => 64,
+        }
+    }
+}
+
 /// What a process was given to become itself with.
 #[derive(Debug)]
 pub struct Resources {
-    /// Uid to take.
+    /// Uid to take; never 0.
     pub uid: u32,
-    /// Gid to take.
+    /// Gid to take; never 0.
     pub gid: u32,
     /// Network namespace to join.
     pub network: Option<OwnedFd>,
-    /// Detached mounts and where they go.
+    /// Detached mounts and where they go: absolute paths in the private root, or (runner) existing host paths without
+    /// a symbolic link in them.
     pub trees: Vec<(PathBuf, OwnedFd)>,
 }
 
 /// What a process can say of its own lockdown.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
-    /// The Landlock version that was enforced.
+    /// The Landlock version that was enforced; 0 for the runner, whose programs' class decides
+    /// ([`programs::restrict`]).
     pub landlock_abi: u32,
 }
 
@@ -66,37 +111,8 @@ pub struct ConfineError {
     pub cause: std::io::Error,
 }
 
-/// Confines the calling, single-threaded process for its role.
-///
-/// # Errors
-/// [`ConfineError`]; the caller must exit.
-pub fn enter(_role: Role, _resources: Resources) -> Result<Report, ConfineError> {
-    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
-}
-
-/// Confines the broker's main thread, which goes on to spawn: capabilities to the set architecture.md names,
-/// no_new_privs, and the filter that every role and program inherits.
-///
-/// # Errors
-/// [`ConfineError`].
-pub fn enter_broker() -> Result<(), ConfineError> {
-    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
-}
-
-/// Confines one of the broker's threads that read a channel or write the trace: no socket, connect, bind, accept, exec,
-/// clone3 besides.
-///
-/// # Errors
-/// [`ConfineError`].
-pub fn enter_broker_thread() -> Result<(), ConfineError> {
-    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
-}
-
-/// Seals sandbox-host once the last component is loaded: the cache directory is out of reach, and no page becomes
-/// executable any more.
-///
-/// # Errors
-/// [`ConfineError`].
-pub fn seal_sandbox_host() -> Result<(), ConfineError> {
-    Err(ConfineError { step: "confine", cause: std::io::ErrorKind::Unsupported.into() })
+/// The Landlock version of the running kernel, 0 for none: for reports, decisions are made by building a ruleset.
+#[must_use]
+pub fn landlock_version() -> u32 {
+    sys::landlock_version()
 }

@@ -1,7 +1,11 @@
 //! Detached mounts that show a directory to one role under its own identity.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::mount::OpenTreeFlags;
+
+use crate::sys;
 
 /// How a tree is shown.
 #[derive(Debug, Clone, Copy)]
@@ -17,12 +21,18 @@ pub struct IdMap {
     pub namespace: OwnedFd,
 }
 
-/// Makes the map `disk_uid:disk_gid` → `uid:gid`.
+/// Makes the map `disk_uid:disk_gid` → `uid:gid`. Every other owner shows as the overflow id, and nobody can create files
+/// under another id.
 ///
 /// # Errors
 /// The error of the failing step.
-pub fn id_map(_disk: (u32, u32), _role: (u32, u32)) -> io::Result<IdMap> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn id_map(disk: (u32, u32), role: (u32, u32)) -> io::Result<IdMap> {
+    let holder = sys::birth::Holder::new()?;
+    let proc = format!("/proc/{}", holder.pid());
+    // Inside is what is on disk, outside is who the role is.
+    std::fs::write(format!("{proc}/uid_map"), format!("{} {} 1\n", disk.0, role.0))?;
+    std::fs::write(format!("{proc}/gid_map"), format!("{} {} 1\n", disk.1, role.1))?;
+    Ok(IdMap { namespace: std::fs::File::open(format!("{proc}/ns/user"))?.into() })
 }
 
 /// Clones the directory's mount (submounts included) into a detached tree: always nosuid, nodev, noexec; read-only as asked,
@@ -30,10 +40,19 @@ pub fn id_map(_disk: (u32, u32), _role: (u32, u32)) -> io::Result<IdMap> {
 ///
 /// # Errors
 /// `EINVAL` where the file system refuses id-mapped mounts; otherwise the error of the failing step.
-pub fn tree(
-    _directory: BorrowedFd<'_>,
-    _map: Option<&IdMap>,
-    _attributes: Attributes,
-) -> io::Result<OwnedFd> {
-    Err(io::ErrorKind::Unsupported.into())
+pub fn tree(directory: BorrowedFd<'_>, map: Option<&IdMap>, attributes: Attributes) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = rustix::mount::open_tree(directory, c"", flags)?;
+    let mut set = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    if attributes.read_only {
+        set |= libc::MOUNT_ATTR_RDONLY;
+    }
+    if map.is_some() {
+        set |= libc::MOUNT_ATTR_IDMAP;
+    }
+    sys::mount_setattr(tree.as_fd(), set, map.map(|map| map.namespace.as_fd()), true)?;
+    Ok(tree)
 }

@@ -1,0 +1,71 @@
+//! The broker's own confinement: few capabilities, and filters that its children inherit.
+
+use std::io;
+
+use caps::{CapSet, Capability, CapsHashSet};
+use seccompiler::SeccompAction;
+
+use crate::enter::step;
+use crate::filter::{self, Layer};
+use crate::identity::{self, OwnStatus};
+use crate::{ConfineError, policy};
+
+/// What the broker keeps after probing. `docs/architecture.md`, processes.
+const KEPT: [Capability; 9] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_FOWNER,
+    Capability::CAP_KILL,
+    Capability::CAP_SETGID,
+    Capability::CAP_SETUID,
+    Capability::CAP_SETPCAP,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_PTRACE,
+];
+
+/// Confines the broker's main thread, which goes on to spawn: exactly the capabilities that later steps need,
+/// no_new_privs, not dumpable, and the filter that every role and program inherits. Call it while the process has one
+/// thread: capabilities and filters are per thread, and threads started later inherit both.
+///
+/// # Errors
+/// [`ConfineError`]; a second thread is one.
+pub fn enter_broker() -> Result<(), ConfineError> {
+    let threads = step("threads", std::fs::read_dir("/proc/self/task").map(Iterator::count))?;
+    if threads != 1 {
+        return Err(ConfineError { step: "threads", cause: io::Error::other("the process has several") });
+    }
+    let mut status = step("own status", OwnStatus::open())?;
+    let kept: CapsHashSet = KEPT.into_iter().collect();
+    let bits = kept.iter().fold(0, |bits, capability| bits | capability.bitmask());
+    step("bounding set", identity::empty_bounding_set(|number| bits & (1 << number) != 0))?;
+    let set = |set| caps::set(None, set, &kept).map_err(io::Error::other);
+    let clear = |set| caps::clear(None, set).map_err(io::Error::other);
+    step("capabilities", clear(CapSet::Ambient))?;
+    step("capabilities", clear(CapSet::Inheritable))?;
+    step("capabilities", set(CapSet::Effective))?;
+    step("capabilities", set(CapSet::Permitted))?;
+    step("no_new_privs", identity::no_new_privileges())?;
+    let dumpable = rustix::process::DumpableBehavior::NotDumpable;
+    step("dumpable", rustix::process::set_dumpable_behavior(dumpable).map_err(io::Error::from))?;
+
+    let now = step("own status", status.read())?;
+    if now.capabilities != [0, bits, bits, bits, 0] || !now.no_new_privs {
+        return Err(ConfineError { step: "own status", cause: io::Error::other("not as asked for") });
+    }
+    let refused = Layer {
+        action: SeccompAction::Errno(libc::EPERM.cast_unsigned()),
+        rules: policy::broker::REFUSED.iter().collect(),
+    };
+    filter::load(&filter::build(&[refused], &SeccompAction::Allow)?)
+}
+
+/// Confines one of the broker's threads that read a channel or write the trace, on top of what it inherited: no socket,
+/// connect, bind, listen, accept, exec, clone3; any of them ends the broker. No thread can be started from it any more.
+///
+/// # Errors
+/// [`ConfineError`].
+pub fn enter_broker_thread() -> Result<(), ConfineError> {
+    let refused =
+        Layer { action: SeccompAction::Trap, rules: policy::broker::THREAD_REFUSED.iter().collect() };
+    filter::load(&filter::build(&[refused], &SeccompAction::Allow)?)
+}

@@ -1,0 +1,32 @@
+//! Egress: the only process of ours that makes sockets and connects; Landlock bounds the ports.
+
+use libc::*;
+
+use super::common::{CHANNELS, CORE, NO_CLONE3, READ_ONLY, RECEIVED_SOCKETS, THREADS, TOKIO};
+use super::{Group, Table, allow, masked, when};
+
+/// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
+const TYPE: i32 = 0xf;
+
+const OWN: Group = &[
+    when(SYS_socket, &[masked(0, -1, AF_INET), masked(1, TYPE, SOCK_STREAM)], "egress connects over IPv4"),
+    when(SYS_socket, &[masked(0, -1, AF_INET6), masked(1, TYPE, SOCK_STREAM)], "egress connects over IPv6"),
+    when(
+        SYS_socket,
+        &[masked(0, -1, AF_INET), masked(1, TYPE, SOCK_DGRAM)],
+        "egress asks a name server over IPv4",
+    ),
+    when(
+        SYS_socket,
+        &[masked(0, -1, AF_INET6), masked(1, TYPE, SOCK_DGRAM)],
+        "egress asks a name server over IPv6",
+    ),
+    allow(SYS_connect, "egress connects to an address it has checked"),
+    allow(SYS_bind, "std binds a datagram socket before it asks a name server"),
+    allow(SYS_getsockname, "std and tokio name the local end of a connection"),
+    allow(SYS_getpeername, "egress checks which address it reached"),
+    when(SYS_openat, READ_ONLY, "egress reads resolv.conf, hosts and the CA files of its root; read-only"),
+];
+
+pub(crate) const TABLE: Table =
+    Table { groups: &[CORE, CHANNELS, TOKIO, RECEIVED_SOCKETS, THREADS, OWN], absent: NO_CLONE3 };

@@ -1,0 +1,1 @@
+//! What an ELF file needs to start: its interpreter and its libraries.

@@ -1,0 +1,17 @@
+//! What the runner needs to start programs: the Landlock layer they all live under, and the start of one program.
+//!
+//! The programs' seccomp filter is the runner's own ([`crate::enter`] with [`crate::Role::Runner`] loads it), so a program
+//! inherits it; [`start`] adds the few rules that take the runner's extras away. Order in the runner, single-threaded:
+//! [`crate::enter`] → `Ready` → `Configure` → [`restrict`] (class `scoped` only; it holds for the runner itself from then on)
+//! → any number of [`start`].
+
+pub mod closure;
+mod grants;
+mod start;
+
+pub use grants::{Dropped, Granted, Grants, restrict};
+pub use start::{Limits, Start, StartError, start};
+
+pub(crate) fn inherited_filter() -> Result<seccompiler::BpfProgram, crate::ConfineError> {
+    Err(crate::ConfineError { step: "seccomp filter", cause: std::io::ErrorKind::Unsupported.into() })
+}

@@ -1,0 +1,97 @@
+//! The system calls of this crate that no library wraps safely, and its only `unsafe` code.
+
+pub(crate) mod birth;
+pub(crate) mod signal;
+
+use std::ffi::{CStr, c_long};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Turns the C convention into a result.
+pub(crate) fn check(result: c_long) -> io::Result<c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The Landlock version of the kernel; 0 where there is none.
+pub(crate) fn landlock_version() -> u32 {
+    const VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the kernel reads no memory of ours; it returns a number.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
+    u32::try_from(version).unwrap_or(0)
+}
+
+/// Removes one capability from the bounding set. `Ok(false)` if the kernel knows no capability of that number.
+pub(crate) fn drop_bounding(capability: u64) -> io::Result<bool> {
+    // SAFETY: takes a number, touches no memory of ours.
+    if unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability, 0, 0, 0) } < 0 {
+        return Ok(false);
+    }
+    // SAFETY: as above.
+    check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }.into())?;
+    Ok(true)
+}
+
+/// `struct mount_attr` of the kernel.
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Sets attributes of a mount named by descriptor, of everything below it too if `recursive`. `id_map` is a user
+/// namespace and needs `MOUNT_ATTR_IDMAP` in `set`.
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    id_map: Option<BorrowedFd<'_>>,
+    recursive: bool,
+) -> io::Result<()> {
+    let attr = MountAttr {
+        set,
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        user_namespace: id_map.map_or(0, |fd| u64::try_from(fd.as_raw_fd()).unwrap_or(0)),
+    };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a C string and the pointer and size describe `attr`; both outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Brings an interface up, through any socket of its namespace.
+pub(crate) fn interface_up(socket: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    // SAFETY: `ifreq` is plain data for which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let limit = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes().iter().take(limit)) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the pointer is to an `ifreq` with a terminated name; the kernel writes within it.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) }.into())?;
+    // SAFETY: the call above filled this field of the union.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    // SAFETY: as above; the kernel reads within it.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
+}
+
+/// Takes ownership of a descriptor number the kernel has just returned.
+///
+/// # Safety
+/// Nothing else owns that number.
+unsafe fn own(number: i32) -> OwnedFd {
+    // SAFETY: the caller's promise.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
