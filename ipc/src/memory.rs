@@ -77,17 +77,25 @@ pub fn sealed_document<T: Serialize>(name: &str, document: &T) -> Result<OwnedFd
     sealed_bytes(name, &codec::encode_document(document)?)
 }
 
+/// Bytes of a memory file that is sealed against every change, for a caller that reads it piece by piece.
+///
+/// # Errors
+/// [`MemoryError::NotSealed`] unless it is sealed against change.
+pub fn sealed_length(fd: &OwnedFd) -> Result<u64, MemoryError> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotSealed)?;
+    if !seals.contains(SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK) {
+        return Err(MemoryError::NotSealed);
+    }
+    u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| MemoryError::Size)
+}
+
 /// Reads a sealed memory file of at most `limit` bytes.
 ///
 /// # Errors
 /// [`MemoryError::NotSealed`] unless it is sealed against change, [`MemoryError::Size`] above the limit.
 pub fn read_sealed(fd: OwnedFd, limit: usize) -> Result<Vec<u8>, MemoryError> {
-    let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MemoryError::NotSealed)?;
-    if !seals.contains(SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK) {
-        return Err(MemoryError::NotSealed);
-    }
+    let size = usize::try_from(sealed_length(&fd)?).map_err(|_| MemoryError::Size)?;
     let mut file = std::fs::File::from(fd);
-    let size = usize::try_from(rustix::fs::fstat(&file)?.st_size).map_err(|_| MemoryError::Size)?;
     if size > limit {
         return Err(MemoryError::Size);
     }

@@ -78,6 +78,15 @@ pub fn refuse_descriptors(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
+/// Makes reads, writes and accepts on the descriptor return instead of waiting.
+///
+/// # Errors
+/// The error of `fcntl`.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)
+}
+
 /// Sends one packet with descriptors.
 ///
 /// # Errors
