@@ -2,30 +2,17 @@
 # Builds one guest component from its Rust source.
 #
 #     tools/build-component.sh [--with rustup|debian] CRATE-DIRECTORY PACKAGE OUTPUT
+#     tools/build-component.sh --toolchain
 #
 # Without --with it takes the first way that works here:
-#   rustup   the target wasm32-wasip2, whose linker writes a component itself
+#   rustup   the target wasm32-wasip2, whose linker writes a component itself; adds the target to the
+#            active toolchain if it is not there
 #   debian   Debian's rustc-web, cargo-web, libstd-rust-web-dev, rust-web-src and lld-19: std is built
 #            from source for wasm32-unknown-unknown, then tools/componentize wraps the module
 # The committed components come from the second. Its output depends on source, lock files and
-# toolchain alone, not on where the checkout or the target directory lies; tools/built-with.txt
-# records the toolchain.
+# toolchain alone, not on where the checkout or the target directory lies. --toolchain prints that
+# toolchain, or says what is missing and fails; tools/built-with.txt records the one last used.
 set -eu
-
-tools=$(cd "$(dirname "$0")" && pwd)
-way=any
-if [ "${1-}" = --with ]; then
-    way=$2
-    shift 2
-fi
-[ $# -eq 3 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-crate=$(cd "$1" && pwd)
-package=$2
-output=$(cd "$(dirname "$3")" && pwd)/$(basename "$3")
-module=$(echo "$package" | tr - _).wasm
-target=${CARGO_TARGET_DIR:-$tools/../target}/components
-mkdir -p "$target"
-target=$(cd "$target" && pwd)
 
 missing_for_debian() {
     for file in /usr/bin/rustc /usr/bin/cargo /usr/bin/wasm-ld-19; do
@@ -34,6 +21,27 @@ missing_for_debian() {
     [ -d "$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std" ] ||
         echo "the source of std (rust-web-src) is not installed"
 }
+
+tools=$(cd "$(dirname "$0")" && pwd)
+if [ "${1-}" = --toolchain ]; then
+    why=$(missing_for_debian)
+    [ -z "$why" ] || { echo "$why"; exit 1; }
+    echo "$(/usr/bin/rustc --version); $(/usr/bin/wasm-ld-19 --version)"
+    exit 0
+fi
+way=any
+if [ "${1-}" = --with ]; then
+    way=$2
+    shift 2
+fi
+[ $# -eq 3 ] || { sed -n '4,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+crate=$(cd "$1" && pwd)
+package=$2
+output=$(cd "$(dirname "$3")" && pwd)/$(basename "$3")
+module=$(echo "$package" | tr - _).wasm
+target=${CARGO_TARGET_DIR:-$tools/../target}/components
+mkdir -p "$target"
+target=$(cd "$target" && pwd)
 
 build_with_rustup() {
     rustup target add wasm32-wasip2 &&

@@ -14,7 +14,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --with) way="--with $2"; shift 2 ;;
         --into) into=$2; shift 2 ;;
-        *) sed -n '4,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '4s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 
