@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use landlock::{ABI, AccessFs, BitFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use seccompiler::SeccompAction;
 
 use crate::filter::{self, Layer};
 use crate::identity::{self, OwnStatus};
 use crate::landlocked::{self, Network};
-use crate::{ConfineError, Report, Resources, Role, policy, programs, root};
+use crate::{ConfineError, Report, Resources, Role, policy, root};
 
 /// Names the step an error belongs to.
 pub(crate) fn step<T>(step: &'static str, result: io::Result<T>) -> Result<T, ConfineError> {
@@ -29,8 +29,9 @@ pub fn enter(role: Role, resources: Resources) -> Result<Report, ConfineError> {
     let Resources { uid, gid, network, trees } = resources;
     let mut status = step("own status", OwnStatus::open())?;
     step("mount propagation", root::detach_propagation())?;
+    let mut memory_files = false;
     if role == Role::Runner {
-        step("mounts over the host", root::enter_over_host(trees))?;
+        memory_files = step("mounts over the host", root::enter_over_host(trees))?;
     } else {
         step("private root", root::enter_private(trees, role == Role::Egress))?;
     }
@@ -49,7 +50,7 @@ pub fn enter(role: Role, resources: Resources) -> Result<Report, ConfineError> {
     // Built before Landlock closes the file system, loaded after it: its own calls are in no table.
     let program = match policy::table(role) {
         Some(table) => filter::for_table(table)?,
-        None => programs::inherited_filter()?,
+        None => policy::inherited::runner(memory_files)?,
     };
     let landlock_abi = restrict(role)?;
     filter::load(&program)?;
@@ -58,10 +59,9 @@ pub fn enter(role: Role, resources: Resources) -> Result<Report, ConfineError> {
 
 /// A directory of the private root as a rule's place.
 fn place(path: &str) -> Result<OwnedFd, ConfineError> {
-    step(
-        "landlock",
-        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(io::Error::from),
-    )
+    // `openat`: rustix's `open` is a call of its own on x86_64, and sealing happens under the filter.
+    let opened = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    step("landlock", opened.map_err(io::Error::from))
 }
 
 /// The directories of each role and what it may do there.

@@ -110,8 +110,9 @@ fn copy(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 }
 
 /// The runner's root is the host's: the trees go over the host's own paths, and `/proc` shows this PID namespace only.
-pub(crate) fn enter_over_host(trees: Trees) -> io::Result<()> {
-    forbid_executable_memory_files()?;
+/// Returns whether memory files are not executable here unless they ask to be.
+pub(crate) fn enter_over_host(trees: Trees) -> io::Result<bool> {
+    let memory_files = forbid_executable_memory_files()?;
     let procfs = file_system(
         "proc",
         &[("hidepid", "invisible"), ("subset", "pid")],
@@ -123,7 +124,8 @@ pub(crate) fn enter_over_host(trees: Trees) -> io::Result<()> {
     for (path, tree) in trees {
         attach(tree.as_fd(), existing(&path)?.as_fd())?;
     }
-    Ok(rustix::process::chdir(c"/")?)
+    rustix::process::chdir(c"/")?;
+    Ok(memory_files)
 }
 
 /// A path of the host, without a link in it.
@@ -136,17 +138,13 @@ fn existing(path: &Path) -> io::Result<OwnedFd> {
 const MEMFD_NOEXEC: &str = "/proc/sys/vm/memfd_noexec";
 
 /// Memory files of this PID namespace are not executable unless they ask to be, which the filter refuses. The setting
-/// belongs to the caller's PID namespace whichever procfs it is written through.
-fn forbid_executable_memory_files() -> io::Result<()> {
+/// belongs to the caller's PID namespace whichever procfs it is written through. Returns whether it holds.
+fn forbid_executable_memory_files() -> io::Result<bool> {
     match fs::write(MEMFD_NOEXEC, "1") {
-        Ok(()) => Ok(()),
-        // Linux before 6.3, or a read-only /proc/sys: the filter answers ENOSYS to memfd_create instead.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EROFS)) => Ok(()),
-        Err(error) => Err(error),
+        Ok(()) => {}
+        // Linux before 6.3, or a read-only /proc/sys: unless it holds already, memfd_create is answered ENOSYS.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EROFS)) => {}
+        Err(error) => return Err(error),
     }
-}
-
-/// Whether memory files are not executable by default in this PID namespace. Asked before the new procfs hides the setting.
-pub(crate) fn memory_files_are_not_executable() -> bool {
-    fs::read_to_string(MEMFD_NOEXEC).is_ok_and(|value| matches!(value.trim(), "1" | "2"))
+    Ok(fs::read_to_string(MEMFD_NOEXEC).is_ok_and(|value| matches!(value.trim(), "1" | "2")))
 }

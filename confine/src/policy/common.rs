@@ -77,9 +77,17 @@ pub(crate) const CHANNELS: Group = &[
     allow(SYS_statx, "std::io::Read::read_to_end finds the length of a file"),
 ];
 
+/// The signal by which the C library changes the ids of all threads.
+const SIGSETXID: i32 = 33;
+
 /// Threads that start after lockdown.
 pub(crate) const THREADS: Group = &[
     when(SYS_clone, &[is(0, THREAD)], "the C library starts a thread, once clone3 is answered ENOSYS"),
+    when(
+        SYS_rt_sigaction,
+        &[is(0, SIGSETXID)],
+        "the C library before the first thread, for its own signal only",
+    ),
     allow(SYS_set_robust_list, "the C library in a new thread"),
     allow(SYS_rseq, "the C library in a new thread"),
     allow(
@@ -131,4 +139,12 @@ pub(crate) const MEMORY_FILES: Group = &[
     allow(SYS_ftruncate, "ipc::memory sizes it"),
     when(SYS_fcntl, &[is(1, F_ADD_SEALS)], "ipc::memory seals it"),
     allow(SYS_pwrite64, "ipc::memory fills it"),
+];
+
+/// Restricting oneself further, which can only take away.
+pub(crate) const FURTHER_LAYER: Group = &[
+    allow(SYS_landlock_create_ruleset, "confine: sandbox-host seals itself, egress bounds its ports"),
+    allow(SYS_landlock_add_rule, "confine: sandbox-host seals itself, egress bounds its ports"),
+    allow(SYS_landlock_restrict_self, "confine: sandbox-host seals itself, egress bounds its ports"),
+    when(SYS_prctl, &[is(0, PR_SET_NO_NEW_PRIVS)], "the landlock library sets it again before a layer"),
 ];

@@ -2,7 +2,7 @@
 
 use libc::*;
 
-use super::common::{CHANNELS, CORE, NO_CLONE3, READ_ONLY, RECEIVED_SOCKETS, THREADS, TOKIO};
+use super::common::{CHANNELS, CORE, FURTHER_LAYER, NO_CLONE3, READ_ONLY, RECEIVED_SOCKETS, THREADS, TOKIO};
 use super::{Group, Table, allow, masked, when};
 
 /// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
@@ -28,5 +28,7 @@ const OWN: Group = &[
     when(SYS_openat, READ_ONLY, "egress reads resolv.conf, hosts and the CA files of its root; read-only"),
 ];
 
-pub(crate) const TABLE: Table =
-    Table { groups: &[CORE, CHANNELS, TOKIO, RECEIVED_SOCKETS, THREADS, OWN], absent: NO_CLONE3 };
+pub(crate) const TABLE: Table = Table {
+    groups: &[CORE, CHANNELS, TOKIO, RECEIVED_SOCKETS, THREADS, FURTHER_LAYER, OWN],
+    absent: NO_CLONE3,
+};

@@ -3,8 +3,8 @@
 
 use libc::*;
 
-use super::common::{CHANNELS, CORE, NO_CLONE3, RECEIVED_SOCKETS, THREADS, TOKIO};
-use super::{Arg, Group, Table, allow, when, with, without};
+use super::common::{CHANNELS, CORE, FURTHER_LAYER, NO_CLONE3, RECEIVED_SOCKETS, THREADS, TOKIO};
+use super::{Arg, Group, Table, allow, is, when, with, without};
 
 /// The bits that would make a file run as its owner on disk, root included, through an id-mapped mount.
 pub(crate) const SET_ID: i32 = (S_ISUID | S_ISGID).cast_signed();
@@ -12,6 +12,11 @@ pub(crate) const SET_ID: i32 = (S_ISUID | S_ISGID).cast_signed();
 const NO_SET_ID_MODE_3: &[Arg] = &[without(3, SET_ID)];
 
 const OWN: Group = &[
+    when(
+        SYS_seccomp,
+        &[is(0, SECCOMP_SET_MODE_FILTER.cast_signed())],
+        "confine::seal_sandbox_host loads its filter, which takes this call away",
+    ),
     allow(SYS_mmap, "wasmtime maps a compiled component and makes its code executable, until sealed"),
     allow(SYS_mprotect, "wasmtime makes code executable, until sealed; grows memories and guards stacks"),
     allow(SYS_pipe2, "ipc::stream makes the two pipes of a request"),
@@ -49,8 +54,10 @@ const OWN: Group = &[
 ];
 
 /// A connected socket arrives from the runner for `connect`, and is read and written like any received socket.
-pub(crate) const TABLE: Table =
-    Table { groups: &[CORE, CHANNELS, TOKIO, RECEIVED_SOCKETS, THREADS, OWN], absent: NO_CLONE3 };
+pub(crate) const TABLE: Table = Table {
+    groups: &[CORE, CHANNELS, TOKIO, RECEIVED_SOCKETS, THREADS, FURTHER_LAYER, OWN],
+    absent: NO_CLONE3,
+};
 
 /// What sealing takes away: loaded on top, for every thread.
 pub(crate) const SEALED: Group = &[

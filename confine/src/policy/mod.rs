@@ -10,6 +10,7 @@ pub(crate) mod door;
 pub(crate) mod egress;
 pub(crate) mod fileserver;
 pub(crate) mod host;
+pub(crate) mod inherited;
 mod names;
 pub(crate) mod programs;
 
@@ -29,17 +30,22 @@ pub(crate) struct Arg {
 enum Test {
     /// The low 32 bits are this.
     Is(u32),
+    /// The low 32 bits are anything but this.
+    IsNot(u32),
     /// All 64 bits are zero.
     Null,
     /// The low 32 bits, reduced to the mask, are this.
     Bits { mask: u32, value: u32 },
-    /// All 64 bits, reduced to the mask, are this.
-    WideBits { mask: u64, value: u64 },
 }
 
 /// Argument `index` is exactly `value` (as the kernel sees an `int`).
 pub(crate) const fn is(index: u8, value: i32) -> Arg {
     Arg { index, test: Test::Is(value.cast_unsigned()) }
+}
+
+/// Argument `index` is anything but `value`.
+pub(crate) const fn is_not(index: u8, value: i32) -> Arg {
+    Arg { index, test: Test::IsNot(value.cast_unsigned()) }
 }
 
 /// Argument `index` is a null pointer.
@@ -63,19 +69,14 @@ pub(crate) const fn masked(index: u8, mask: i32, value: i32) -> Arg {
     Arg { index, test: Test::Bits { mask: mask.cast_unsigned(), value: value.cast_unsigned() } }
 }
 
-/// Argument `index`, all 64 bits of it, reduced to `mask`, is `value`.
-pub(crate) const fn wide(index: u8, mask: u64, value: u64) -> Arg {
-    Arg { index, test: Test::WideBits { mask, value } }
-}
-
 impl Arg {
     fn condition(self) -> Result<SeccompCondition, seccompiler::BackendError> {
         use SeccompCmpArgLen::{Dword, Qword};
         let (length, test, value) = match self.test {
             Test::Is(value) => (Dword, SeccompCmpOp::Eq, value.into()),
+            Test::IsNot(value) => (Dword, SeccompCmpOp::Ne, value.into()),
             Test::Null => (Qword, SeccompCmpOp::Eq, 0),
             Test::Bits { mask, value } => (Dword, SeccompCmpOp::MaskedEq(mask.into()), value.into()),
-            Test::WideBits { mask, value } => (Qword, SeccompCmpOp::MaskedEq(mask), value),
         };
         SeccompCondition::new(self.index, length, test, value)
     }
@@ -139,3 +140,18 @@ pub(crate) fn table(role: Role) -> Option<&'static Table> {
         Role::Runner => None,
     }
 }
+
+/// Every call a role may make with the reason, one entry per row, in the order of its table: for documents and tests. The
+/// runner's are its programs', too.
+#[must_use]
+pub fn reasons(role: Role) -> Vec<(&'static str, &'static str)> {
+    let rules = match table(role) {
+        Some(table) => table.rules().copied().collect(),
+        None => inherited::passing(true),
+    };
+    rules.iter().map(|rule| (call_name(rule.call).unwrap_or("?"), rule.why)).collect()
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

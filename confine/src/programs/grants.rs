@@ -1,8 +1,32 @@
 //! The Landlock layer of class `scoped`: what programs may touch, everything else is refused.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 
+use landlock::{ABI, Access, AccessFs, BitFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+
+use super::closure::Closure;
 use crate::ConfineError;
+use crate::landlocked::{self, Network};
+
+/// Data that programs of every distribution read and that says nothing about the host's people or services.
+const BASE: [&str; 12] = [
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/terminfo",
+    "/lib/terminfo",
+    "/usr/lib/locale",
+    "/usr/lib/gconv",
+    "/usr/lib64/gconv",
+    "/usr/lib/x86_64-linux-gnu/gconv",
+    "/usr/lib/aarch64-linux-gnu/gconv",
+    "/usr/share/locale",
+    "/usr/share/terminfo",
+    "/usr/share/zoneinfo",
+];
 
 /// What programs may touch. Paths are absolute, canonical host paths chosen by the broker; a symbolic link in one is
 /// refused. `docs/decisions.md`, containment classes.
@@ -39,6 +63,96 @@ pub struct Granted {
 ///
 /// # Errors
 /// [`ConfineError`] if a writable directory or a program is missing or the kernel refuses; the runner must exit.
-pub fn restrict(_grants: &Grants) -> Result<Granted, ConfineError> {
-    Err(ConfineError { step: "restrict programs", cause: std::io::ErrorKind::Unsupported.into() })
+pub fn restrict(grants: &Grants) -> Result<Granted, ConfineError> {
+    let (abi, landlock_abi) = landlocked::abi()?;
+    let mut rules = Rules { abi, opened: Vec::new(), dropped: Vec::new() };
+    let execute = AccessFs::ReadFile | AccessFs::Execute;
+    for directory in &grants.writable {
+        rules.required(directory, landlocked::read_write(abi))?;
+    }
+    let mut closure = Closure::default();
+    for program in &grants.programs {
+        rules.required(program, execute)?;
+        closure.add(program);
+    }
+    for path in &closure.executable {
+        rules.optional(path, execute);
+    }
+    for path in &closure.readable {
+        rules.optional(path, AccessFs::ReadFile.into());
+    }
+    for path in &grants.readable {
+        rules.optional(path, landlocked::read());
+    }
+    // A host need not have all of these; what it lacks is nothing an operator has to hear of.
+    let asked = rules.dropped.len();
+    for path in BASE {
+        if let Ok(path) = Path::new(path).canonicalize() {
+            rules.optional(&path, landlocked::read());
+        }
+    }
+    let device = (AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev) & AccessFs::from_all(abi);
+    rules.optional(Path::new("/dev/null"), device);
+    rules.optional(Path::new("/dev/zero"), AccessFs::ReadFile.into());
+    rules.optional(Path::new("/dev/urandom"), AccessFs::ReadFile.into());
+    rules.dropped.truncate(asked);
+    rules.required(Path::new("/proc"), landlocked::read())?;
+
+    let opened = rules.opened.iter().map(|(fd, rights)| (fd.as_fd(), *rights));
+    landlocked::enforce(abi, Network::Free, opened)?;
+    let executable: BTreeSet<PathBuf> =
+        closure.executable.into_iter().chain(grants.programs.iter().cloned()).collect();
+    Ok(Granted { landlock_abi, executable: executable.into_iter().collect(), dropped: rules.dropped })
+}
+
+/// Opens an absolute path component by component, for the runner's filter has no `openat2`; a symbolic link in it is refused.
+fn open_plainly(path: &Path) -> io::Result<(OwnedFd, FileType)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut current = rustix::fs::openat(CWD, c"/", flags, Mode::empty())?;
+    for component in path.components() {
+        match component {
+            Component::RootDir => {}
+            Component::Normal(name) => current = rustix::fs::openat(&current, name, flags, Mode::empty())?,
+            Component::Prefix(_) | Component::CurDir | Component::ParentDir => {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        // A link opened this way is a descriptor of the link itself.
+        if FileType::from_raw_mode(rustix::fs::fstat(&current)?.st_mode) == FileType::Symlink {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+    }
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&current)?.st_mode);
+    Ok((current, kind))
+}
+
+struct Rules {
+    abi: ABI,
+    opened: Vec<(OwnedFd, BitFlags<AccessFs>)>,
+    dropped: Vec<Dropped>,
+}
+
+impl Rules {
+    /// Opens a place without following a link; the rule then holds for what is there now.
+    fn open(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> io::Result<()> {
+        let (fd, kind) = open_plainly(path)?;
+        let directory = kind == FileType::Directory;
+        // The kernel refuses rights of directories on a file.
+        let rights = if directory { rights } else { rights & AccessFs::from_file(self.abi) };
+        self.opened.push((fd, rights));
+        Ok(())
+    }
+
+    fn required(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> Result<(), ConfineError> {
+        self.open(path, rights).map_err(|cause| ConfineError {
+            step: "grant to programs",
+            cause: io::Error::new(cause.kind(), format!("{}: {cause}", path.display())),
+        })
+    }
+
+    fn optional(&mut self, path: &Path, rights: BitFlags<AccessFs>) {
+        if self.open(path, rights).is_err() {
+            self.dropped.push(Dropped(path.to_owned()));
+        }
+    }
 }

@@ -6,12 +6,9 @@
 //! → any number of [`start`].
 
 pub mod closure;
+mod elf;
 mod grants;
 mod start;
 
 pub use grants::{Dropped, Granted, Grants, restrict};
 pub use start::{Limits, Start, StartError, start};
-
-pub(crate) fn inherited_filter() -> Result<seccompiler::BpfProgram, crate::ConfineError> {
-    Err(crate::ConfineError { step: "seccomp filter", cause: std::io::ErrorKind::Unsupported.into() })
-}

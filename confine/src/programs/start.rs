@@ -1,8 +1,15 @@
 //! The start of one program: everything is prepared before the fork, the child makes raw system calls only.
 
-use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
+use std::ffi::{CString, OsStr, OsString, c_char};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::sys;
 
 /// Resource limits of one program; `None` leaves the runner's.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,6 +67,93 @@ pub struct StartError {
 ///
 /// # Errors
 /// [`StartError`].
-pub fn start(_start: &Start<'_>) -> Result<i32, StartError> {
-    Err(StartError { step: "fork", cause: std::io::ErrorKind::Unsupported.into() })
+pub fn start(start: &Start<'_>) -> Result<i32, StartError> {
+    let failed = |step| move |cause| StartError { step, cause };
+    let program = text(start.program.as_os_str())?;
+    let directory = text(start.directory.as_os_str())?;
+    let arguments = start.arguments.iter().map(|word| text(word)).collect::<Result<Vec<_>, _>>()?;
+    let environment = start.environment.iter().map(variable).collect::<Result<Vec<_>, _>>()?;
+    let limits = start.limits.list();
+    let filter = filter().map_err(failed("filter"))?;
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| StartError { step: "descriptors", cause: errno.into() })?;
+    let (read, write) = io::pipe().map_err(failed("descriptors"))?;
+
+    let pid = sys::program::start(&sys::program::Program {
+        path: &program,
+        arguments: &pointers(&arguments),
+        environment: &pointers(&environment),
+        directory: &directory,
+        standard: [start.stdin.unwrap_or(null.as_fd()), start.stdout, start.stderr],
+        leaf: start.leaf,
+        filter,
+        limits: &limits,
+        failure: write.as_fd(),
+    })
+    .map_err(failed("fork"))?;
+    drop(write);
+    outcome(read, pid)
+}
+
+/// Reads what the child reports: nothing if exec succeeded, for that closed its end.
+fn outcome(mut failure: impl Read, pid: i32) -> Result<i32, StartError> {
+    let mut message = Vec::new();
+    failure.read_to_end(&mut message).map_err(|cause| StartError { step: "fork", cause })?;
+    let Some((step, errno)) = message.split_first() else { return Ok(pid) };
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    }
+    let step = sys::program::STEPS.get(usize::from(*step)).copied().unwrap_or("exec");
+    let errno = errno.try_into().map_or(libc::EIO, i32::from_le_bytes);
+    Err(StartError { step, cause: io::Error::from_raw_os_error(errno) })
+}
+
+/// The program's own small filter, built once.
+fn filter() -> io::Result<&'static [seccompiler::sock_filter]> {
+    static FILTER: OnceLock<seccompiler::BpfProgram> = OnceLock::new();
+    if let Some(filter) = FILTER.get() {
+        return Ok(filter);
+    }
+    let built = crate::policy::inherited::program().map_err(io::Error::other)?;
+    Ok(FILTER.get_or_init(|| built))
+}
+
+fn refused(why: &'static str) -> StartError {
+    StartError { step: "arguments", cause: io::Error::new(io::ErrorKind::InvalidInput, why) }
+}
+
+fn text(text: &OsStr) -> Result<CString, StartError> {
+    CString::new(text.as_bytes()).map_err(|_| refused("a NUL byte"))
+}
+
+fn variable((name, value): &(OsString, OsString)) -> Result<CString, StartError> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("a variable without a plain name"));
+    }
+    let mut pair = name.clone();
+    pair.push("=");
+    pair.push(value);
+    text(&pair)
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+impl Limits {
+    /// Resource, soft and hard limit.
+    fn list(&self) -> Vec<(u32, u64, u64)> {
+        let mut list = Vec::new();
+        let mut add = |resource, soft: Option<u64>, above: u64| {
+            if let Some(soft) = soft {
+                list.push((resource, soft, soft.saturating_add(above)));
+            }
+        };
+        add(libc::RLIMIT_FSIZE, self.file_size, 0);
+        add(libc::RLIMIT_CPU, self.cpu_seconds, 1);
+        add(libc::RLIMIT_AS, self.memory, 0);
+        add(libc::RLIMIT_NPROC, self.processes, 0);
+        add(libc::RLIMIT_NOFILE, self.open_files, 0);
+        list
+    }
 }

@@ -39,12 +39,12 @@ pub(crate) struct Birth<'a> {
 }
 
 /// Blocks every signal of the calling thread until dropped: no handler of the parent may run in a child.
-struct Quiet {
+pub(super) struct Quiet {
     before: libc::sigset_t,
 }
 
 impl Quiet {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         // SAFETY: signal sets are plain data; both pointers are to sets of ours.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
@@ -171,18 +171,18 @@ fn give_up(log: RawFd, step: &[u8]) -> ! {
 
 /// Default dispositions and an empty mask: exec keeps ignored signals ignored and blocked ones blocked.
 pub(super) fn reset_signals() {
+    /// The kernel's `struct sigaction`, larger than on any architecture: zeros are the default disposition.
+    const DEFAULT: [u64; 8] = [0; 8];
+    /// Bytes of the kernel's signal set.
+    const SET: usize = 8;
     for signal in 1..=64 {
-        // SAFETY: `sigaction` is plain data for which all zeros means the default disposition. The C library refuses its
-        // own two signals and the kernel refuses SIGKILL and SIGSTOP; none of them can be ignored.
-        unsafe {
-            let action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, &raw const action, null_mut());
-        }
+        // SAFETY: the kernel reads within `DEFAULT`. Past the C library, which hides two signals of its own that a caller
+        // of ours may have left ignored; the kernel refuses SIGKILL and SIGSTOP, which cannot be ignored.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), null::<u8>(), SET) };
     }
     // SAFETY: as above; an all-zero set is empty.
     unsafe {
-        let none: libc::sigset_t = std::mem::zeroed();
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, null_mut());
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, DEFAULT.as_ptr(), null::<u8>(), SET);
     }
 }
 
@@ -197,7 +197,7 @@ fn become_program(birth: &Birth<'_>) -> ! {
         }
         // Away from the caller's terminal: its Ctrl-C is for the caller alone.
         libc::setsid();
-        libc::umask(0o077);
+        libc::umask(0o022);
         if libc::chdir(c"/".as_ptr()) != 0 {
             give_up(log, b"directory");
         }

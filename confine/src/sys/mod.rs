@@ -1,6 +1,7 @@
 //! The system calls of this crate that no library wraps safely, and its only `unsafe` code.
 
 pub(crate) mod birth;
+pub(crate) mod program;
 pub(crate) mod signal;
 
 use std::ffi::{CStr, c_long};

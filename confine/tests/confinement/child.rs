@@ -39,16 +39,16 @@ fn said<T: std::fmt::Debug>(result: std::io::Result<T>) -> String {
     }
 }
 
-fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
+pub(crate) fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
     let (verb, rest) = order.split_once(' ').unwrap_or((order, ""));
     match verb {
         // `call <number> <arguments>`: `@path` is the address of a string, `#0` the number of the first descriptor.
         "call" => {
             let mut memory = Vec::new();
             let mut numbers = [0_i64; 7];
-            for (place, word) in numbers.iter_mut().zip(rest.split(' ')) {
+            for (place, word) in numbers.iter_mut().zip(rest.split_whitespace()) {
                 *place = if let Some(text) = word.strip_prefix('@') {
-                    let bytes = format!("{text}\0{:64}", "").into_bytes().into_boxed_slice();
+                    let bytes = [text.as_bytes(), &[0; 64]].concat().into_boxed_slice();
                     let address = raw::address(&*bytes);
                     memory.push(bytes);
                     address
@@ -101,13 +101,13 @@ fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
             let ports: Vec<u16> = rest.split(' ').map(|port| port.parse().unwrap()).collect();
             match confine::restrict_egress_ports(Some(&ports)) {
                 Ok(_) => said(
-                    std::net::TcpStream::connect(("127.0.0.1", ports[0])).and(
-                        std::net::TcpStream::connect(("127.0.0.1", ports[0] + 1)).map(drop),
-                    ),
+                    std::net::TcpStream::connect(("127.0.0.1", ports[0]))
+                        .and(std::net::TcpStream::connect(("127.0.0.1", ports[0] + 1)).map(drop)),
                 ),
                 Err(error) => format!("failed: {error}"),
             }
         }
+        "program" => crate::programs::obey(rest),
         other => format!("no such order: {other}"),
     }
 }

@@ -7,6 +7,7 @@ mod broker;
 mod child;
 mod driver;
 mod process;
+mod programs;
 mod raw;
 mod refusals;
 mod sockets;
@@ -17,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 type Case = (&'static str, fn());
 
 fn cases() -> Vec<Case> {
-    [process::CASES, trees::CASES, refusals::CASES, sockets::CASES, broker::CASES].concat()
+    [process::CASES, trees::CASES, refusals::CASES, sockets::CASES, broker::CASES, programs::CASES].concat()
 }
 
 fn main() {
@@ -32,6 +33,11 @@ fn main() {
         && name == broker::NAME
     {
         broker::child();
+    }
+    if let [name, order] = arguments.as_slice()
+        && name == programs::NAME
+    {
+        programs::child(order);
     }
     let filter = arguments.iter().skip(1).find(|argument| !argument.starts_with('-'));
     let root = rustix::process::geteuid().is_root();
