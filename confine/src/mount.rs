@@ -41,15 +41,29 @@ pub fn id_map(disk: (u32, u32), role: (u32, u32)) -> io::Result<IdMap> {
 /// # Errors
 /// `EINVAL` where the file system refuses id-mapped mounts; otherwise the error of the failing step.
 pub fn tree(directory: BorrowedFd<'_>, map: Option<&IdMap>, attributes: Attributes) -> io::Result<OwnedFd> {
+    let mut set = libc::MOUNT_ATTR_NOEXEC;
+    if attributes.read_only {
+        set |= libc::MOUNT_ATTR_RDONLY;
+    }
+    clone(directory, map, set)
+}
+
+/// The tree of the compiled cache: read-only, nosuid, nodev, but its files can be mapped as code, which noexec forbids.
+/// Nobody but the broker may be able to write there.
+///
+/// # Errors
+/// The error of the failing step.
+pub fn code_tree(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    clone(directory, None, libc::MOUNT_ATTR_RDONLY)
+}
+
+fn clone(directory: BorrowedFd<'_>, map: Option<&IdMap>, attributes: u64) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = rustix::mount::open_tree(directory, c"", flags)?;
-    let mut set = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-    if attributes.read_only {
-        set |= libc::MOUNT_ATTR_RDONLY;
-    }
+    let mut set = attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if map.is_some() {
         set |= libc::MOUNT_ATTR_IDMAP;
     }

@@ -78,7 +78,7 @@ pub(crate) const CHANNELS: Group = &[
 ];
 
 /// The signal by which the C library changes the ids of all threads.
-const SIGSETXID: i32 = 33;
+pub(crate) const SIGSETXID: i32 = 33;
 
 /// Threads that start after lockdown.
 pub(crate) const THREADS: Group = &[
@@ -134,11 +134,11 @@ pub(crate) const MEMORY_FILES: Group = &[
     when(
         SYS_memfd_create,
         &[without(1, MFD_EXEC)],
-        "ipc::memory makes a document, marked not executable where the kernel can",
+        "ipc::memory makes a document; wasmtime an image of a memory; never an executable file",
     ),
-    allow(SYS_ftruncate, "ipc::memory sizes it"),
+    allow(SYS_ftruncate, "ipc::memory sizes it; a guest sizes a file"),
     when(SYS_fcntl, &[is(1, F_ADD_SEALS)], "ipc::memory seals it"),
-    allow(SYS_pwrite64, "ipc::memory fills it"),
+    allow(SYS_pwrite64, "ipc::memory fills it; a guest writes at an offset"),
 ];
 
 /// Restricting oneself further, which can only take away.

@@ -128,6 +128,12 @@ pub(crate) fn tree(directory: &Path, read_only: bool) -> OwnedFd {
     confine::mount::tree(directory.as_fd(), Some(&map), confine::mount::Attributes { read_only }).unwrap()
 }
 
+/// A directory of compiled code.
+fn code(directory: &Path) -> OwnedFd {
+    let directory = std::fs::File::open(directory).unwrap();
+    confine::mount::code_tree(directory.as_fd()).unwrap()
+}
+
 /// A directory that is removed at the end of the case.
 pub(crate) struct Scratch(pub(crate) std::path::PathBuf);
 
@@ -145,16 +151,22 @@ impl Drop for Scratch {
     }
 }
 
-/// A child of this role, ready, with the directories its role has.
+/// A child of this role, ready, with the directories its role has: all of them `scratch`, but for the cache, which is
+/// another directory on disk, for Landlock knows directories by what they are and not by where they are mounted.
 pub(crate) fn ready(role: Role, scratch: &Scratch) -> Started {
     let started = start(role.name());
+    let cache = scratch.0.join("cache");
+    if role == Role::SandboxHost {
+        std::fs::create_dir_all(&cache).unwrap();
+        std::fs::write(cache.join("file"), "x").unwrap();
+    }
     let trees = match role {
         Role::Fileserver => vec![("/workdir", tree(&scratch.0, true))],
         Role::SandboxHost => vec![
             ("/workdir", tree(&scratch.0, false)),
             ("/session", tree(&scratch.0, false)),
             ("/runtime", tree(&scratch.0, true)),
-            ("/cache", tree(&scratch.0, true)),
+            ("/cache", code(&cache)),
         ],
         Role::Door | Role::Runner | Role::Egress | Role::Compiler => Vec::new(),
     };

@@ -3,6 +3,14 @@
 //!
 //! Needs root. Without it every case is printed as `NOT RUN`, and the binary ends well.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test with a main of its own is no test to the linter"
+)]
+
 mod broker;
 mod child;
 mod driver;

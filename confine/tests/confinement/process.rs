@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     ("a program that cannot be executed ends with 126 and says why", exec_failure_is_honest),
     ("a child ends when its parent's thread ends", a_child_dies_with_its_parent),
     ("nobody becomes root", nobody_becomes_root),
+    ("a child is in its cgroup from its first moment", a_child_is_in_its_cgroup),
 ];
 
 fn expected(role: Role) -> Expected {
@@ -55,7 +56,7 @@ fn a_look_notices_what_differs() {
         (Expected { uid: UID + 1, ..own.clone() }, "uid"),
         (Expected { gid: UID + 1, ..own.clone() }, "gid"),
         (Expected { role: Role::Fileserver, ..own.clone() }, "name"),
-        (Expected { network: Some(1), ..own.clone() }, "network namespace"),
+        (Expected { network: Some(1), ..own.clone() }, "net namespace"),
     ];
     for (expected, what) in cases {
         assert_eq!(check(pid, &expected).unwrap_err().0, what);
@@ -137,4 +138,31 @@ fn nobody_becomes_root() {
     let answer = crate::driver::receive(std::os::fd::AsFd::as_fd(&started.control)).unwrap().0;
     assert!(answer.starts_with("failed: identity"), "{answer}");
     assert_eq!(started.end(None).exit, Exit::Status(1));
+}
+
+fn a_child_is_in_its_cgroup() {
+    use std::os::fd::AsFd;
+    let place = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        .into_iter()
+        .map(std::path::Path::new)
+        .find(|path| path.join("cgroup.procs").exists());
+    let Some(place) = place else {
+        println!("NOT RUN: a child in its cgroup: no cgroup v2 is mounted");
+        return;
+    };
+    let name = format!("confine-{}", std::process::id());
+    let group = place.join(&name);
+    std::fs::create_dir(&group).unwrap();
+    let (near, far) = crate::driver::pair();
+    let directory = std::fs::File::open(&group).unwrap();
+    let program = crate::driver::program(Role::Door.name());
+    let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+    let child = confine::spawn::spawn(&program, Some(directory.as_fd()), far.as_fd(), null.as_fd()).unwrap();
+    let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    drop((near, far));
+    let exit = child.wait();
+    std::fs::remove_dir(&group).unwrap();
+    assert_eq!(members.trim(), child.pid.to_string());
+    // It found its control channel closed.
+    assert!(matches!(exit, Ok(Exit::Status(2 | 126))), "{exit:?}");
 }

@@ -1,8 +1,6 @@
 //! The filters, call by call: what a role does not list ends it with 71 and a line that names the call, what the runner
 //! and its programs do not list is refused with an errno, and what is listed passes.
 
-use std::os::fd::AsFd;
-
 use confine::Role;
 use confine::spawn::Exit;
 
@@ -69,7 +67,9 @@ const PROBES: &[Probe] = &[
 fn lists(role: Role, probe: &Probe) -> bool {
     let listed: &[&str] = match role {
         Role::Fileserver => &["openat2"],
-        Role::SandboxHost => &["openat", "openat2", "mprotect to executable", "mmap to executable"],
+        Role::SandboxHost => {
+            &["openat", "openat2", "memfd_create", "mprotect to executable", "mmap to executable"]
+        }
         Role::Egress => &["socket", "connect"],
         Role::Door | Role::Compiler | Role::Runner => &[],
     };
@@ -153,6 +153,13 @@ fn listed_calls_pass() {
         (Fileserver, "opening to truncate", libc::SYS_openat, "-100 @/workdir/file 512", None),
         (Fileserver, "a file without a name", libc::SYS_openat, "-100 @/workdir 4259840", None),
         (Fileserver, "a memory file", libc::SYS_memfd_create, "@x 11", Some("ok 4")),
+        (
+            SandboxHost,
+            "openat2, whose mode cannot be judged",
+            libc::SYS_openat2,
+            "-100 @/workdir/x @ 24",
+            Some("errno 38"),
+        ),
         (SandboxHost, "opening to write", libc::SYS_openat, "-100 @/workdir/new 66 420", Some("ok 4")),
         (SandboxHost, "creating set-id", libc::SYS_openat, "-100 @/workdir/new 66 2541", None),
         (
@@ -227,7 +234,9 @@ fn sealing() {
         ("read /runtime/file", Some("ok \"x\"")),
         ("write /session/file", Some("ok ()")),
         ("read /cache/file", Some("errno 13")),
-        ("seal again", None),
+        ("seal list /", None),
+        ("call 13 11 0 0 8", None),
+        ("map /runtime/file", None),
         ("thread", Some("ok 7")),
     ];
     if cfg!(not(target_arch = "x86_64")) {
@@ -249,6 +258,10 @@ fn sealing() {
     let scratch = Scratch::new("unsealed");
     std::fs::write(scratch.0.join("file"), "x").unwrap();
     let started = ready(Role::SandboxHost, &scratch);
-    let _ = started.control.as_fd();
     assert_eq!(started.probe("read /cache/file", &[]).answer.as_deref(), Some("ok \"x\""));
+    // And only the cache can be mapped as code, for it alone is mounted without noexec.
+    for (path, mapped) in [("/cache/file", true), ("/workdir/file", false), ("/runtime/file", false)] {
+        let ended = ready(Role::SandboxHost, &scratch).probe(&format!("map {path}"), &[]);
+        assert_eq!(ended.answer.unwrap_or_default().starts_with("ok"), mapped, "{path}");
+    }
 }
