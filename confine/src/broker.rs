@@ -30,10 +30,7 @@ const KEPT: [Capability; 9] = [
 /// # Errors
 /// [`ConfineError`]; a second thread is one.
 pub fn enter_broker() -> Result<(), ConfineError> {
-    let threads = step("threads", std::fs::read_dir("/proc/self/task").map(Iterator::count))?;
-    if threads != 1 {
-        return Err(ConfineError { step: "threads", cause: io::Error::other("the process has several") });
-    }
+    step("threads", alone())?;
     let mut status = step("own status", OwnStatus::open())?;
     let kept: CapsHashSet = KEPT.into_iter().collect();
     let bits = kept.iter().fold(0, |bits, capability| bits | capability.bitmask());
@@ -57,6 +54,18 @@ pub fn enter_broker() -> Result<(), ConfineError> {
         rules: policy::broker::REFUSED.iter().collect(),
     };
     filter::load(&filter::build(&[refused], &SeccompAction::Allow)?)
+}
+
+/// Waits until the process has one thread: a thread that was joined is still listed for a moment, and nothing tells when it
+/// is not.
+fn alone() -> io::Result<()> {
+    for _ in 0..1000 {
+        if std::fs::read_dir("/proc/self/task")?.count() == 1 {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Err(io::Error::other("the process has several"))
 }
 
 /// Confines one of the broker's threads that read a channel or write the trace, on top of what it inherited: no socket,

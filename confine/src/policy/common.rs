@@ -2,7 +2,7 @@
 
 use libc::*;
 
-use super::{Arg, Group, allow, is, null, when, without};
+use super::{Arg, Group, allow, is, null, when, with, without};
 
 /// Wants an executable memory file.
 pub(crate) const MFD_EXEC: i32 = 0x10;
@@ -12,6 +12,9 @@ pub(crate) const FASTOPEN: i32 = MSG_FASTOPEN;
 pub(crate) const WRITING: i32 = O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND | (O_TMPFILE & !O_DIRECTORY);
 /// An `openat` that only reads.
 pub(crate) const READ_ONLY: &[Arg] = &[without(2, WRITING)];
+/// An `open` that only reads.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const READ_ONLY_PATH: &[Arg] = &[without(1, WRITING)];
 /// What the C library passes to `clone` for a thread, and nothing else.
 const THREAD: i32 = CLONE_VM
     | CLONE_FS
@@ -67,6 +70,7 @@ pub(crate) const CHANNELS: Group = &[
         "ipc::sys::is_packet_socket on a received channel",
     ),
     allow(SYS_fstat, "ipc::memory judges the size of a received memory file"),
+    when(SYS_newfstatat, &[with(3, AT_EMPTY_PATH)], "the C library's fstat"),
     when(SYS_fcntl, &[is(1, F_GET_SEALS)], "ipc::memory judges the seals of a received memory file"),
     when(SYS_fcntl, &[is(1, F_GETFL)], "std and tokio before they make a descriptor non-blocking"),
     when(SYS_fcntl, &[is(1, F_SETFL)], "std and tokio make a descriptor non-blocking"),

@@ -3,10 +3,8 @@
 
 use libc::*;
 
-use super::common::{
-    CHANNELS, CORE, FURTHER_LAYER, MEMORY_FILES, RECEIVED_SOCKETS, SIGSETXID, THREADS, TOKIO,
-};
-use super::{Arg, Group, Table, allow, is, is_not, when, with, without};
+use super::common::{CHANNELS, CORE, FURTHER_LAYER, MEMORY_FILES, RECEIVED_SOCKETS, THREADS, TOKIO};
+use super::{Arg, Group, Table, allow, is, when, with, without};
 
 /// The bits that would make a file run as its owner on disk, root included, through an id-mapped mount.
 pub(crate) const SET_ID: i32 = (S_ISUID | S_ISGID).cast_signed();
@@ -21,13 +19,11 @@ const OWN: Group = &[
     ),
     allow(SYS_mmap, "wasmtime maps a compiled component and makes its code executable, until sealed"),
     allow(SYS_mprotect, "wasmtime makes code executable, until sealed; grows memories and guards stacks"),
-    when(SYS_rt_sigaction, &[is(0, SIGSEGV)], "wasmtime's engine catches a guest's bad access, until sealed"),
-    when(SYS_rt_sigaction, &[is(0, SIGBUS)], "wasmtime's engine catches a guest's bad access, until sealed"),
-    when(SYS_rt_sigaction, &[is(0, SIGILL)], "wasmtime's engine catches a guest's trap, until sealed"),
-    when(SYS_rt_sigaction, &[is(0, SIGFPE)], "wasmtime's engine catches a guest's division, until sealed"),
     allow(SYS_pipe2, "ipc::stream makes the two pipes of a request"),
     #[cfg(target_arch = "aarch64")]
     allow(SYS_membarrier, "wasmtime flushes the instruction cache of every thread after loading code"),
+    #[cfg(target_arch = "x86_64")]
+    when(SYS_open, &[without(2, SET_ID)], "rustix opens a path with it: sandbox-host's own directories"),
     when(SYS_openat, NO_SET_ID_MODE_3, "cap-std opens below a preopened directory; wasmtime maps the cache"),
     allow(SYS_newfstatat, "cap-std looks at an entry without following it"),
     allow(SYS_faccessat, "cap-std asks whether an entry may be opened"),
@@ -73,7 +69,6 @@ pub(crate) const SEALED: Group = &[
     when(SYS_mmap, CODE, "no page becomes executable after the last component is loaded"),
     when(SYS_mprotect, CODE, "no page becomes executable after the last component is loaded"),
     when(SYS_pkey_mprotect, CODE, "no page becomes executable after the last component is loaded"),
-    when(SYS_rt_sigaction, &[is_not(0, SIGSETXID)], "no handler is changed after the engine is made"),
     allow(SYS_seccomp, "sealing happens once"),
 ];
 

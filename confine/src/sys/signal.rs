@@ -10,13 +10,28 @@ pub(crate) const PANICKED: c_int = 70;
 /// `si_code` of a signal that seccomp sent.
 const SYS_SECCOMP: c_int = 1;
 
-/// The part of `siginfo_t` that the kernel fills for SIGSYS.
+/// The start of `siginfo_t`.
 #[repr(C)]
-struct RefusedInfo {
+struct SignalInfo {
     signal: c_int,
     error: c_int,
     code: c_int,
-    call_address: *const c_void,
+    fields: Fields,
+}
+
+/// What the kernel fills in, by the kind of signal.
+#[repr(C)]
+union Fields {
+    /// Pid of the sender of a signal.
+    sender: c_int,
+    /// SIGSYS.
+    refused: Refused,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Refused {
+    address: *const c_void,
     call: c_int,
     architecture: u32,
 }
@@ -78,19 +93,27 @@ impl Line {
     }
 }
 
-extern "C" fn refused(_signal: c_int, info: *const RefusedInfo, _context: *mut c_void) {
+extern "C" fn refused(_signal: c_int, info: *const SignalInfo, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to a SA_SIGINFO handler, which is at least as large.
-    let (code, call) = unsafe { ((*info).code, (*info).call) };
-    // A SIGSYS that a process sent names no call.
-    let call = if code == SYS_SECCOMP { i64::from(call) } else { -1 };
-    last_words(Line::new().text(b"refused-call ").number(call).text(b"\n").bytes(), REFUSED)
+    let (code, call) = unsafe { ((*info).code, (*info).fields.refused.call) };
+    // Programs share the runner's identity: a SIGSYS that one sent is not ours to die of. The kernel lets nobody forge this
+    // code.
+    if code == SYS_SECCOMP {
+        last_words(Line::new().text(b"refused-call ").number(call.into()).text(b"\n").bytes(), REFUSED)
+    }
 }
 
-extern "C" fn aborted(_signal: c_int, _info: *const RefusedInfo, _context: *mut c_void) {
-    last_words(b"aborted\n", PANICKED)
+extern "C" fn aborted(_signal: c_int, info: *const SignalInfo, _context: *mut c_void) {
+    // SAFETY: as above; for a signal that a process sent, the sender is filled in.
+    let (code, sender) = unsafe { ((*info).code, (*info).fields.sender) };
+    // `abort()` is a signal from oneself; what somebody else sent is ignored, as without a handler pid 1 would.
+    // SAFETY: takes nothing and cannot fail.
+    if code == libc::SI_TKILL && sender == unsafe { libc::getpid() } {
+        last_words(b"aborted\n", PANICKED)
+    }
 }
 
-type Handler = extern "C" fn(c_int, *const RefusedInfo, *mut c_void);
+type Handler = extern "C" fn(c_int, *const SignalInfo, *mut c_void);
 
 fn handle(signal: c_int, handler: Handler) -> io::Result<()> {
     // SAFETY: `sigaction` is plain data for which all zeros is a value.

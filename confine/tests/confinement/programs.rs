@@ -156,7 +156,11 @@ fn programs_filter() {
         ("ptrace", libc::SYS_ptrace, "16 1 0 0", libc::EPERM),
         ("clone3", libc::SYS_clone3, "@ 64", libc::ENOSYS),
         ("a Unix socket", libc::SYS_socket, "1 1 0", libc::EACCES),
-        ("signalling the runner", libc::SYS_kill, "1 9", 0),
+        ("ending the runner", libc::SYS_kill, "1 9", 0),
+        ("ending the runner by its abort handler", libc::SYS_kill, "1 6", 0),
+        ("ending the runner by its abort handler, as a thread", libc::SYS_tgkill, "1 1 6", 0),
+        ("ending the runner by its refusal handler", libc::SYS_kill, "1 31", 0),
+        ("ending the runner by std's handler", libc::SYS_kill, "1 11", 0),
     ] {
         let scratch = Scratch::new("filter");
         let answer = run(true, &scratch, &[&program, &format!("call {call} {arguments}")]);
