@@ -2,9 +2,7 @@
 
 use libc::*;
 
-use super::common::{
-    CHANNELS, CORE, FURTHER_LAYER, NO_CLONE3, READ_ONLY, READ_ONLY_PATH, RECEIVED_SOCKETS, THREADS, TOKIO,
-};
+use super::common::{CHANNELS, CORE, FURTHER_LAYER, NO_CLONE3, READ_ONLY, RECEIVED_SOCKETS, THREADS, TOKIO};
 use super::{Group, Table, allow, masked, when};
 
 /// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
@@ -28,7 +26,11 @@ const OWN: Group = &[
     allow(SYS_getsockname, "std and tokio name the local end of a connection"),
     allow(SYS_getpeername, "egress checks which address it reached"),
     #[cfg(target_arch = "x86_64")]
-    when(SYS_open, READ_ONLY_PATH, "rustix opens a path with it: egress opens a file of its root; read-only"),
+    when(
+        SYS_open,
+        super::common::READ_ONLY_PATH,
+        "rustix opens a path with it: egress opens a file of its root; read-only",
+    ),
     when(SYS_openat, READ_ONLY, "egress reads resolv.conf, hosts and the CA files of its root; read-only"),
 ];
 

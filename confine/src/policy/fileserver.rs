@@ -1,19 +1,16 @@
 //! The fileserver: opens for reading below its one directory; Landlock and a read-only mount bound what `openat2` can ask
 //! for, whose flags a filter cannot see.
 
-use libc::{
-    SYS_fadvise64, SYS_getdents64, SYS_newfstatat, SYS_open, SYS_openat, SYS_openat2, SYS_preadv,
-    SYS_readlinkat,
-};
+use libc::*;
 
-use super::common::{CHANNELS, CORE, MEMORY_FILES, NO_CLONE3, READ_ONLY, READ_ONLY_PATH, THREADS};
+use super::common::{CHANNELS, CORE, MEMORY_FILES, NO_CLONE3, READ_ONLY, THREADS};
 use super::{Group, Table, allow, when};
 
 const OWN: Group = &[
     #[cfg(target_arch = "x86_64")]
     when(
         SYS_open,
-        READ_ONLY_PATH,
+        super::common::READ_ONLY_PATH,
         "rustix opens a path with it: the fileserver opens its workdir; read-only",
     ),
     when(SYS_openat, READ_ONLY, "the fileserver opens its workdir and reopens for listing; read-only"),

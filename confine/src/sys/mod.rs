@@ -77,7 +77,7 @@ pub(crate) fn interface_up(socket: BorrowedFd<'_>, name: &CStr) -> io::Result<()
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let limit = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes().iter().take(limit)) {
-        *to = from.cast_signed();
+        *to = *from as libc::c_char;
     }
     // SAFETY: the pointer is to an `ifreq` with a terminated name; the kernel writes within it.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) }.into())?;
