@@ -144,10 +144,12 @@ pub(crate) struct Desk {
     state: Mutex<State>,
     work: Condvar,
     listing: Condvar,
+    patience: Duration,
 }
 
 impl Desk {
-    pub(crate) fn new(window: Window) -> Self {
+    /// A desk where a body waits for space so long, usually [`SPACE_PATIENCE`].
+    pub(crate) fn new(window: Window, patience: Duration) -> Self {
         let state = State {
             window,
             door: None,
@@ -157,7 +159,7 @@ impl Desk {
             idle: 0,
             closed: false,
         };
-        Desk { state: Mutex::new(state), work: Condvar::new(), listing: Condvar::new() }
+        Desk { state: Mutex::new(state), work: Condvar::new(), listing: Condvar::new(), patience }
     }
 
     /// Puts a new door in the place of the old one, if any, or of none: what the old one held is free again and its
@@ -277,7 +279,7 @@ impl Desk {
 
     /// Puts a request aside until this much space is free or its patience ends.
     pub(crate) fn put_aside(&self, mut job: Job, bytes: usize) {
-        job.patience = job.patience.or_else(|| Instant::now().checked_add(SPACE_PATIENCE));
+        job.patience = job.patience.or_else(|| Instant::now().checked_add(self.patience));
         let mut state = locked(&self.state);
         if state.window.fits(bytes) || job.canceled() {
             // It came free, or the client left, between the attempt and now.
@@ -313,11 +315,6 @@ impl Desk {
         locked(&self.state).closed = true;
         self.work.notify_all();
         self.listing.notify_all();
-    }
-
-    #[cfg(test)]
-    pub(crate) fn free_space(&self) -> (usize, usize) {
-        locked(&self.state).window.free_space()
     }
 }
 

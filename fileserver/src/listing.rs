@@ -199,9 +199,7 @@ impl Lister<'_> {
 }
 
 /// The names in a directory that are text; others cannot be named by a request.
-fn read_names(
-    directory: BorrowedFd<'_>,
-) -> Result<Vec<(String, FileType)>, rustix::io::Errno> {
+fn read_names(directory: BorrowedFd<'_>) -> Result<Vec<(String, FileType)>, rustix::io::Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut names = Vec::new();
     for entry in Dir::new(rustix::fs::openat(directory, c".", flags, Mode::empty())?)? {

@@ -14,7 +14,7 @@ use ipc::{Channel, ChannelError, Never, Received, Receiver};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::desk::{Desk, Job, Link, Untaken};
+use crate::desk::{Desk, Job, Link, SPACE_PATIENCE, Untaken};
 use crate::serve::{Fault, Server};
 use crate::window::Window;
 
@@ -67,7 +67,8 @@ pub(crate) fn run(
                     serving = Some(start(&workdir, configure, descriptors, Arc::clone(&end))?);
                 }
                 ToRole::Order(FileserverOrder::Door) => {
-                    let serving = serving.as_mut().ok_or(Fault::Order("a door came before the configuration"))?;
+                    let serving =
+                        serving.as_mut().ok_or(Fault::Order("a door came before the configuration"))?;
                     serving.replace_door(descriptors)?;
                 }
             }
@@ -93,10 +94,7 @@ struct Ready {
     door: bool,
 }
 
-fn wait(
-    control: &Receiver<ToRole<FileserverOrder>>,
-    serving: Option<&Serving>,
-) -> Result<Ready, Fault> {
+fn wait(control: &Receiver<ToRole<FileserverOrder>>, serving: Option<&Serving>) -> Result<Ready, Fault> {
     let mut fds = Vec::with_capacity(3);
     fds.push(PollFd::new(control, PollFlags::IN));
     if let Some(serving) = serving {
@@ -131,7 +129,7 @@ fn start(
         configure,
         counter: CounterReader::new(&counter)?,
         broker: sender,
-        desk: Arc::new(Desk::new(window)),
+        desk: Arc::new(Desk::new(window, SPACE_PATIENCE)),
         end,
     });
     let serving = Serving { server: Arc::clone(&server), broker, door: None };

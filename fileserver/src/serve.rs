@@ -202,11 +202,8 @@ impl Server {
 
     fn list(&self, mut job: Job) -> Result<(), Fault> {
         let generation = self.sample(&mut job);
-        let result = if job.canceled() {
-            Err(PlaneCode::IoError)
-        } else {
-            self.try_list(&job.cancel, generation)
-        };
+        let result =
+            if job.canceled() { Err(PlaneCode::IoError) } else { self.try_list(&job.cancel, generation) };
         self.answer_list(&job, generation, result)
     }
 
