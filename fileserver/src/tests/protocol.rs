@@ -137,7 +137,9 @@ impl House {
 
     /// Asks for files until the window is full of these four; their slots.
     fn fill_window(&mut self, names: [&str; 4]) -> Vec<u32> {
-        names.map(|name| self.ask(name));
+        for name in names {
+            self.ask(name);
+        }
         (0..names.len())
             .map(|_| match self.answer().0 {
                 FileserverToDoor::File { body: Body::Slot { slot, .. }, .. } => slot,
