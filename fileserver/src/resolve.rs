@@ -17,8 +17,9 @@ use rustix::io::Errno;
 /// Links followed in one resolution, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// Descriptors of passed directories a walk keeps; those further up are found again by their names.
-const MAX_OPEN: usize = 64;
+/// Descriptors of passed directories a walk keeps; those further up are found again by their names. Four threads hold at most
+/// one walk each, and the one that lists a second one for a link, well below the limit of 256 descriptors.
+const MAX_OPEN: usize = 32;
 
 /// Looks a name up without following it and without opening what it names.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

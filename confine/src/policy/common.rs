@@ -77,8 +77,16 @@ pub(crate) const CHANNELS: Group = &[
     allow(SYS_statx, "std::io::Read::read_to_end finds the length of a file"),
 ];
 
+/// The signal by which the C library changes the identity of all threads at once.
+const SIGSETXID: i32 = 33;
+
 /// Threads that start after lockdown.
 pub(crate) const THREADS: Group = &[
+    when(
+        SYS_rt_sigaction,
+        &[is(0, SIGSETXID)],
+        "the C library arms its own signal when it starts the first thread",
+    ),
     when(SYS_clone, &[is(0, THREAD)], "the C library starts a thread, once clone3 is answered ENOSYS"),
     allow(SYS_set_robust_list, "the C library in a new thread"),
     allow(SYS_rseq, "the C library in a new thread"),

@@ -1,4 +1,6 @@
 use crate::Case;
 pub(crate) const CASES: &[Case] = &[];
 pub(crate) const NAME: &str = "broker-under-test";
-pub(crate) fn child() -> ! { std::process::exit(0) }
+pub(crate) fn child() -> ! {
+    std::process::exit(0)
+}

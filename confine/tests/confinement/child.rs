@@ -101,9 +101,8 @@ fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
             let ports: Vec<u16> = rest.split(' ').map(|port| port.parse().unwrap()).collect();
             match confine::restrict_egress_ports(Some(&ports)) {
                 Ok(_) => said(
-                    std::net::TcpStream::connect(("127.0.0.1", ports[0])).and(
-                        std::net::TcpStream::connect(("127.0.0.1", ports[0] + 1)).map(drop),
-                    ),
+                    std::net::TcpStream::connect(("127.0.0.1", ports[0]))
+                        .and(std::net::TcpStream::connect(("127.0.0.1", ports[0] + 1)).map(drop)),
                 ),
                 Err(error) => format!("failed: {error}"),
             }

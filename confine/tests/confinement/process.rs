@@ -64,9 +64,10 @@ fn a_look_notices_what_differs() {
 }
 
 fn a_role_joins_its_network() {
-    for (namespace, loopback) in
-        [(confine::net::empty_namespace().unwrap(), false), (confine::net::session_namespace().unwrap(), true)]
-    {
+    for (namespace, loopback) in [
+        (confine::net::empty_namespace().unwrap(), false),
+        (confine::net::session_namespace().unwrap(), true),
+    ] {
         let inode = std::fs::File::from(namespace.try_clone().unwrap()).metadata().unwrap().ino();
         let started = start(Role::Egress.name());
         let gifts = Gifts { network: Some(std::os::fd::AsFd::as_fd(&namespace)), trees: Vec::new() };
