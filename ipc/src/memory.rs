@@ -54,19 +54,49 @@ fn memory_file(name: &str) -> Result<OwnedFd, MemoryError> {
     })?)
 }
 
+/// A memory file that is being written, piece by piece, and then sealed.
+#[derive(Debug)]
+pub struct Draft {
+    file: std::fs::File,
+}
+
+impl Draft {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`].
+    pub fn new(name: &str) -> Result<Self, MemoryError> {
+        Ok(Draft { file: memory_file(name)?.into() })
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`].
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), MemoryError> {
+        Ok(self.file.write_all(bytes)?)
+    }
+
+    /// Seals it: nobody can change it any more. Its position is the beginning.
+    ///
+    /// # Errors
+    /// [`MemoryError::System`].
+    pub fn seal(mut self) -> Result<OwnedFd, MemoryError> {
+        self.file.rewind()?;
+        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&self.file, seals)?;
+        Ok(self.file.into())
+    }
+}
+
 /// Puts bytes into a memory file that nobody can change any more.
 ///
 /// # Errors
 /// [`MemoryError::System`].
 pub fn sealed_bytes(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
-    let mut file = std::fs::File::from(memory_file(name)?);
-    file.write_all(bytes)?;
-    file.rewind()?;
-    rustix::fs::fcntl_add_seals(
-        &file,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
-    Ok(file.into())
+    let mut draft = Draft::new(name)?;
+    draft.append(bytes)?;
+    draft.seal()
 }
 
 /// Puts a document into a sealed memory file; read it with [`read_document`].

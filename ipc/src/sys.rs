@@ -259,7 +259,8 @@ impl Drop for Mapping {
     }
 }
 
-/// A writable piece of a [`Mapping`] that one thread owns; pieces handed out at one time do not overlap.
+/// A writable piece of a [`Mapping`] that one thread owns. Pieces come from one whole mapping by splitting, so that no two
+/// live ones overlap.
 #[derive(Debug)]
 pub struct Piece {
     mapping: std::sync::Arc<Mapping>,
@@ -268,18 +269,50 @@ pub struct Piece {
     length: usize,
 }
 
-// SAFETY: a piece is exclusive to its owner (see `Piece::new`) and keeps its mapping alive.
+// SAFETY: a piece is exclusive to its owner (it is only ever made by `whole`, `split_at` and `join`, which consume what they
+// are made of) and keeps its mapping alive.
 unsafe impl Send for Piece {}
 
 impl Piece {
-    /// Takes a range of a writable mapping.
-    ///
-    /// # Safety
-    /// The caller guarantees that no other live piece overlaps this range.
+    /// The whole of a writable mapping, which nobody else can use from now on; `None` if it is read-only.
     #[must_use]
-    pub unsafe fn new(mapping: &std::sync::Arc<Mapping>, offset: usize, length: usize) -> Option<Self> {
-        let start = mapping.writable_range(offset, length)?;
-        Some(Piece { mapping: std::sync::Arc::clone(mapping), start, offset, length })
+    pub fn whole(mapping: Mapping) -> Option<Self> {
+        let length = mapping.len();
+        let start = mapping.writable_range(0, length)?;
+        Some(Piece { mapping: std::sync::Arc::new(mapping), start, offset: 0, length })
+    }
+
+    /// Cuts the piece in two, the first of `length` bytes.
+    ///
+    /// # Errors
+    /// The piece itself unless both parts would hold at least one byte.
+    pub fn split_at(self, length: usize) -> Result<(Self, Self), Self> {
+        if length == 0 || length >= self.length {
+            return Err(self);
+        }
+        let Some(middle) = self.mapping.writable_range(self.offset + length, self.length - length) else {
+            return Err(self);
+        };
+        let rest = Piece {
+            mapping: std::sync::Arc::clone(&self.mapping),
+            start: middle,
+            offset: self.offset + length,
+            length: self.length - length,
+        };
+        Ok((Piece { length, ..self }, rest))
+    }
+
+    /// Puts two neighbours together again.
+    ///
+    /// # Errors
+    /// Both pieces unless `next` begins where this one ends, in the same mapping.
+    pub fn join(self, next: Self) -> Result<Self, (Self, Self)> {
+        let same = std::sync::Arc::ptr_eq(&self.mapping, &next.mapping);
+        if same && self.offset + self.length == next.offset {
+            Ok(Piece { length: self.length + next.length, ..self })
+        } else {
+            Err((self, next))
+        }
     }
 
     /// Where the piece begins in its mapping, in bytes.
@@ -288,10 +321,16 @@ impl Piece {
         self.offset
     }
 
-    /// The mapping it belongs to.
+    /// Bytes of the piece, at least one.
     #[must_use]
-    pub fn mapping(&self) -> &std::sync::Arc<Mapping> {
-        &self.mapping
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Never true: a piece holds at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
     }
 
     /// The bytes.
@@ -306,5 +345,28 @@ impl Piece {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`, and exclusive through `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_split_and_join_without_overlap() {
+        let file = rustix::fs::memfd_create("pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        use std::os::fd::AsFd;
+        assert!(Piece::whole(Mapping::new(file.as_fd(), 4096, false).unwrap()).is_none(), "read-only");
+        let whole = Piece::whole(Mapping::new(file.as_fd(), 4096, true).unwrap()).unwrap();
+        let whole = whole.split_at(0).unwrap_err().split_at(4096).unwrap_err();
+        let (mut first, mut rest) = whole.split_at(1000).unwrap();
+        assert_eq!((first.offset(), first.len(), rest.offset(), rest.len()), (0, 1000, 1000, 3096));
+        first.bytes_mut().fill(1);
+        rest.bytes_mut().fill(2);
+        assert!(first.bytes().iter().all(|byte| *byte == 1));
+        let (rest, first) = rest.join(first).unwrap_err();
+        let whole = first.join(rest).unwrap();
+        assert_eq!((whole.offset(), whole.len()), (0, 4096));
     }
 }
