@@ -21,7 +21,8 @@ pub fn post(url: &str, body: &str) -> Response {
          Connection: close\r\n\r\n{body}",
         body.len()
     );
-    let answer = http::exchange(url, request.as_bytes(), PATIENCE).unwrap_or_else(|error| panic!("POST /: {error}"));
+    let answer =
+        http::exchange(url, request.as_bytes(), PATIENCE).unwrap_or_else(|error| panic!("POST /: {error}"));
     http::parse(&answer).unwrap_or_else(|error| panic!("POST /: {error}"))
 }
 

@@ -34,7 +34,11 @@ impl Launch {
     /// `broker --manifest … --workdir …` for a capsule.
     #[must_use]
     pub fn of(capsule: &Capsule) -> Self {
-        Self::bare(capsule.folder()).arguments(&["--manifest"]).path(&capsule.manifest()).arguments(&["--workdir"]).path(&capsule.work())
+        Self::bare(capsule.folder())
+            .arguments(&["--manifest"])
+            .path(&capsule.manifest())
+            .arguments(&["--workdir"])
+            .path(&capsule.work())
     }
 
     /// A broker with nothing but directories below `folder`.
@@ -108,7 +112,8 @@ impl Launch {
         command.stdout(Stdio::piped()).stderr(File::create(&log).expect("a log file"));
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let stdout = child.stdout.take().expect("a pipe");
-        let mut session = Session { child, ready: Value::Null, log, folder: self.folder, rest: None, ended: None };
+        let mut session =
+            Session { child, ready: Value::Null, log, folder: self.folder, rest: None, ended: None };
         let (line, rest) = first_line(stdout, LAUNCH_PATIENCE)
             .unwrap_or_else(|| panic!("no ready line within {LAUNCH_PATIENCE:?}:\n{}", session.stderr()));
         session.ready = serde_json::from_str(&line)
@@ -127,7 +132,10 @@ impl Launch {
     /// If it does not end in time.
     #[must_use]
     pub fn run(self, patience: Duration) -> Ended {
-        let (out, log) = (self.folder.join(format!("stdout-{}", unique())), self.folder.join(format!("stderr-{}", unique())));
+        let (out, log) = (
+            self.folder.join(format!("stdout-{}", unique())),
+            self.folder.join(format!("stderr-{}", unique())),
+        );
         let mut command = self.command();
         command.stdout(File::create(&out).expect("a file")).stderr(File::create(&log).expect("a log file"));
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -22,7 +22,8 @@ impl Capsule {
     pub fn reporter() -> Self {
         let folder = Temporary::new();
         let example = checkout().join("examples/reporter");
-        fs::copy(example.join("murmur.yaml"), folder.path().join("murmur.yaml")).expect("the example's manifest");
+        fs::copy(example.join("murmur.yaml"), folder.path().join("murmur.yaml"))
+            .expect("the example's manifest");
         temporary::copy_tree(&example.join("artifacts"), &folder.path().join("artifacts"));
         temporary::copy_tree(&example.join("work"), &folder.path().join("work"));
         temporary::give(&folder.path().join("work"), OWNER);

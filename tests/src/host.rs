@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// Prints `NOT RUN: where: why`, past the capture of the test runner.
 pub fn say_not_run(place: &str, why: &str) {
     let test = std::thread::current().name().unwrap_or(place).to_owned();
-    let _ = writeln!(std::io::stderr().lock(), "NOT RUN: {test}: {why}");
+    // One write, on a line of its own whatever the test runner was about to print.
+    let _ = std::io::stderr().lock().write_all(format!("\nNOT RUN: {test}: {why}\n").as_bytes());
 }
 
 /// Whether the tests run as root.

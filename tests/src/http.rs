@@ -25,7 +25,8 @@ impl Response {
     /// If it does.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self.headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        let mut values =
+            self.headers.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
         let value = values.next();
         assert_eq!(values.next(), None, "two headers {name}");
         value
@@ -95,7 +96,10 @@ pub fn parse(answer: &[u8]) -> io::Result<Response> {
     let invalid = |what: &str| {
         io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {:?}", String::from_utf8_lossy(answer)))
     };
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(|| invalid("no end of the head"))?;
+    let end = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .ok_or_else(|| invalid("no end of the head"))?;
     let head = std::str::from_utf8(&answer[..end]).map_err(|_| invalid("a head that is no text"))?;
     let body = answer[end + 4..].to_vec();
     let mut lines = head.split("\r\n");
@@ -159,13 +163,22 @@ mod tests {
     fn an_answer_is_taken_apart_without_being_tidied() {
         let answer = b"HTTP/1.1 405 Method Not Allowed\r\nAllow: GET\r\nx: a:b\r\n\r\nbody\r\n\r\n";
         let response = parse(answer).unwrap();
-        assert_eq!((response.status, response.header("allow"), response.header("x")), (405, Some("GET"), Some("a:b")));
+        assert_eq!(
+            (response.status, response.header("allow"), response.header("x")),
+            (405, Some("GET"), Some("a:b"))
+        );
         assert_eq!(response.body, b"body\r\n\r\n");
     }
 
     #[test]
     fn what_is_no_answer_is_an_error_and_no_panic() {
-        for answer in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1\r\n\r\n", "HTTP/2 200\r\n\r\n", "HTTP/1.1 200 OK\r\nx\r\n\r\n"] {
+        for answer in [
+            "",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1\r\n\r\n",
+            "HTTP/2 200\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx\r\n\r\n",
+        ] {
             assert!(parse(answer.as_bytes()).is_err(), "{answer:?}");
         }
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// One process, told from a later one with the same id by when it started.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,7 +131,8 @@ pub fn wait_ended(watched: &[Watched], patience: Duration) -> Vec<Process> {
 /// If there is no such process.
 #[must_use]
 pub fn wait_end_of(pid: i32, patience: Duration) -> bool {
-    let pidfd = pidfd_open(Pid::from_raw(pid).expect("a process id"), PidfdFlags::empty()).expect("a process");
+    let pidfd =
+        pidfd_open(Pid::from_raw(pid).expect("a process id"), PidfdFlags::empty()).expect("a process");
     readable_until(&pidfd, Instant::now() + patience)
 }
 

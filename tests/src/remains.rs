@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::broker::Session;
-use crate::process::{self, Process};
 use crate::host;
+use crate::process::{self, Process};
 
 /// Everything of a running session that has to be gone after it: taken before the end, compared after it.
 ///
@@ -93,7 +93,12 @@ impl Footprint {
         }
         find(&self.folder.join("run"), digits, 3, &mut left);
         find(&self.folder.join("state/sessions"), digits, 1, &mut left);
-        for place in [std::env::temp_dir(), PathBuf::from("/dev/shm"), PathBuf::from("/run"), PathBuf::from("/var/lib")] {
+        for place in [
+            std::env::temp_dir(),
+            PathBuf::from("/dev/shm"),
+            PathBuf::from("/run"),
+            PathBuf::from("/var/lib"),
+        ] {
             find(&place, digits, 1, &mut left);
         }
         left

@@ -53,10 +53,14 @@ impl Trace {
             }
             let id = event["event_id"].as_str().unwrap_or_default();
             let digits = id.strip_prefix("evt_").unwrap_or_default();
-            let is_id = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
+            let is_id =
+                digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
             assert!(is_id && seen.insert(id.to_owned()), "event_id: {line}");
             let origin = event["process"].as_str().unwrap_or_else(|| panic!("no origin: {line}"));
-            assert!(line.ends_with(&format!("\"process\":{}}}", Value::from(origin))), "the origin is not last: {line}");
+            assert!(
+                line.ends_with(&format!("\"process\":{}}}", Value::from(origin))),
+                "the origin is not last: {line}"
+            );
             assert_nulls(line, event);
         }
         Self { text, events }
@@ -134,11 +138,31 @@ mod tests {
             ("two starts", format!("{START}\n{}\n", START.replace("a000\"", "a001\""))),
             ("an unknown parent", format!("{START}\n{}\n", line(&[("0a000\"", "0b000\"")]))),
             ("an id twice", format!("{START}\n{}\n", line(&[("0a001\"", "0a000\"")]))),
-            ("an id of another form", format!("{START}\n{}\n", line(&[("evt_01a1b2c3d4e57000800000000000a001", "evt_1")]))),
+            (
+                "an id of another form",
+                format!("{START}\n{}\n", line(&[("evt_01a1b2c3d4e57000800000000000a001", "evt_1")])),
+            ),
             ("another session", format!("{START}\n{}\n", line(&[("ses_1", "ses_2")]))),
-            ("keys in another order", format!("{START}\n{}\n", line(&[(",\"timestamp\":2", ""), ("\"path\"", "\"timestamp\":2,\"path\""), ("\"session_id\":\"ses_1\",", ""), ("\"path\"", "\"session_id\":\"ses_1\",\"path\"")]))),
+            (
+                "keys in another order",
+                format!(
+                    "{START}\n{}\n",
+                    line(&[
+                        (",\"timestamp\":2", ""),
+                        ("\"path\"", "\"timestamp\":2,\"path\""),
+                        ("\"session_id\":\"ses_1\",", ""),
+                        ("\"path\"", "\"session_id\":\"ses_1\",\"path\"")
+                    ])
+                ),
+            ),
             ("no origin", format!("{START}\n{}\n", line(&[(",\"process\":\"fileserver\"", "")]))),
-            ("a refusal with a size", format!("{START}\n{}\n", line(&[("\"ok\"", "\"not_found\""), ("\"reason\":null", "\"reason\":\"x\"")]))),
+            (
+                "a refusal with a size",
+                format!(
+                    "{START}\n{}\n",
+                    line(&[("\"ok\"", "\"not_found\""), ("\"reason\":null", "\"reason\":\"x\"")])
+                ),
+            ),
             ("a handle", format!("{START}\n{}\n", line(&[("\"path\":\"a\"", "\"path\":\"mh1.a.b\"")]))),
         ] {
             let read = std::panic::catch_unwind(|| Trace::parse(text.clone()));
