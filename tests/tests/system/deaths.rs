@@ -19,7 +19,7 @@ fn a_killed_door_is_replaced_and_the_next_request_is_answered() {
     needs_root!();
     let (_capsule, mut session) = with_a_report();
     let door = session.role("door");
-    let watched = process::watch(&[door.clone()]);
+    let watched = process::watch(std::slice::from_ref(&door));
     process::signal(door.pid, Signal::KILL);
     assert!(process::wait_ended(&watched, END_PATIENCE).is_empty());
     // The listening socket is the broker's: a connection made now waits for the next door.
@@ -36,7 +36,7 @@ fn a_killed_fileserver_is_replaced_and_the_next_request_is_answered() {
     needs_root!();
     let (_capsule, mut session) = with_a_report();
     let old = session.role("fileserver");
-    let watched = process::watch(&[old.clone()]);
+    let watched = process::watch(std::slice::from_ref(&old));
     process::signal(old.pid, Signal::KILL);
     assert!(process::wait_ended(&watched, END_PATIENCE).is_empty());
     // A request that reached the door before its new channel did may be refused as one in flight; no other answer.

@@ -43,8 +43,8 @@ fn bad_manifests_are_refused_with_their_code_before_anything_is_made() {
         ("no size", "root: out/", "root: out/\n    max_bytes: 0", "E-MAN-003", "max_bytes"),
         (
             "an unknown class",
-            "inference:\n",
-            "containment: airtight\n\ninference:\n",
+            "capabilities:\n",
+            "capabilities:\n  containment: airtight\n",
             "E-MAN-003",
             "containment",
         ),
