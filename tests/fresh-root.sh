@@ -34,7 +34,6 @@ cleanup() {
 trap cleanup EXIT
 chmod 0755 "$root"
 
-# The sources this machine's own apt uses, so that a mirror is found where this machine finds one.
 if command -v mmdebstrap >/dev/null; then
     tool=mmdebstrap
     mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root" \
