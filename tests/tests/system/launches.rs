@@ -28,7 +28,7 @@ fn bad_manifests_are_refused_with_their_code_before_anything_is_made() {
     for (what, piece, replacement, code, named) in [
         ("no name", "name: reporter\n", "", "E-MAN-001", "name"),
         ("a blank version", "version: \"0.1.0\"\n", "version: \"  \"\n", "E-MAN-001", "version"),
-        ("broken YAML", "name: reporter\n", "name: [reporter\n", "E-MAN-002", "murmur.yaml"),
+        ("broken YAML", "name: reporter\n", "name: [reporter\n", "E-MAN-002", "line"),
         ("a misspelt key", "capabilities:\n", "capabilites:\n", "E-MAN-003", "capabilities"),
         ("another mode", "mode: read-only", "mode: read-write", "E-MAN-003", "exports.files.mode"),
         ("a root above", "root: out/", "root: ../out/", "E-MAN-003", "exports.files.root"),
