@@ -92,6 +92,9 @@ impl Launch {
         for name in ["state", "cache", "run"] {
             command.arg(format!("--{name}-dir")).arg(self.directory(name));
         }
+        // Blocks of ids are locked in the run directory, and every test has its own.
+        let first = 1_910_000_000 + std::process::id() % 10_000 * 1_000 + unique() % 100 * 10;
+        command.arg("--uid-range").arg(format!("{first}-{}", first + 6));
         if self.accept_missing && !host::missing_controllers().is_empty() {
             command.args(["--accept-missing", "cgroup-limits"]);
         }
@@ -262,14 +265,20 @@ impl Session {
         process::descendants(self.pid())
     }
 
-    /// The process of a role that the broker started itself.
+    /// The processes that the broker started itself: the roles.
+    #[must_use]
+    pub fn roles(&self) -> Vec<Process> {
+        process::children(self.pid())
+    }
+
+    /// The process of a role.
     ///
     /// # Panics
     /// If there is none, or more than one.
     #[must_use]
     pub fn role(&self, name: &str) -> Process {
-        let mut found = self.processes().into_iter().filter(|process| process.name == name);
-        let first = found.next().unwrap_or_else(|| panic!("no {name} among {:?}", self.processes()));
+        let mut found = self.roles().into_iter().filter(|process| process.name == name);
+        let first = found.next().unwrap_or_else(|| panic!("no {name} among {:?}", self.roles()));
         assert_eq!(found.next(), None, "more than one {name}");
         first
     }
@@ -282,7 +291,7 @@ impl Session {
         let old = self.role(name);
         process::signal(old.pid, Signal::KILL);
         process::until(&format!("another {name}"), END_PATIENCE, || {
-            self.processes().into_iter().find(|process| process.name == name && *process != old)
+            self.roles().into_iter().find(|process| process.name == name && *process != old)
         })
     }
 

@@ -72,6 +72,23 @@ pub fn descendants(root: i32) -> Vec<Process> {
     found.map(|(pid, (_, started))| Process { pid: *pid, started: *started, name: name(*pid) }).collect()
 }
 
+/// The processes that `root` started itself and has not reaped.
+#[must_use]
+pub fn children(root: i32) -> Vec<Process> {
+    let mut children = descendants(root);
+    children.retain(|process| stat(process.pid).is_some_and(|(parent, _)| parent == root));
+    children
+}
+
+/// How many descriptors a process holds.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap_or_else(|error| panic!("{pid}: {error}")).count()
+}
+
 /// Sends a signal to one process.
 ///
 /// # Panics

@@ -11,6 +11,7 @@
 )]
 
 mod command_line;
+mod confinement;
 mod deaths;
 mod ends;
 mod launches;

@@ -213,7 +213,7 @@ fn serve_only_runs_broker_door_and_fileserver_and_takes_no_task() {
     needs_root!();
     let capsule = shelf();
     let mut session = serve(&capsule);
-    let mut roles: Vec<String> = session.processes().into_iter().map(|process| process.name).collect();
+    let mut roles: Vec<String> = session.roles().into_iter().map(|process| process.name).collect();
     roles.sort();
     assert_eq!(roles, ["door", "fileserver"]);
     let card = http::get(session.url(), "/.well-known/agent-card.json");
