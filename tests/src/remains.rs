@@ -37,6 +37,10 @@ impl Footprint {
         }
         // The broker is waited for by the test itself and may have been reaped already.
         processes.retain(|process| process.pid != session.pid());
+        assert!(
+            !processes.is_empty() && !found.is_empty(),
+            "a session without processes leaves nothing to look for"
+        );
         Self {
             session: session.id().to_owned(),
             folder: session.folder().to_owned(),
