@@ -107,6 +107,9 @@ pub fn wait_signal_taken(pid: i32, signal: Signal, patience: Duration) {
     let bit = 1_u64 << (signal.as_raw() - 1);
     until("the signal is taken", patience, || {
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return Some(()) };
+        if status.contains("\nState:\tZ") {
+            return Some(());
+        }
         let pending = status
             .lines()
             .filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
