@@ -1,0 +1,57 @@
+//! Giving the agent a task the way another agent would: A2A v1.0 over JSON-RPC.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::http::{self, Response};
+
+/// How long a task of a test may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// POSTs a JSON-RPC body to the root and returns the answer. The call returns when the task has settled.
+///
+/// # Panics
+/// If there is no answer.
+#[must_use]
+pub fn post(url: &str, body: &str) -> Response {
+    let host = http::authority(url);
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nA2A-Version: 1.0\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let answer =
+        http::exchange(url, request.as_bytes(), PATIENCE).unwrap_or_else(|error| panic!("POST /: {error}"));
+    http::parse(&answer).unwrap_or_else(|error| panic!("POST /: {error}"))
+}
+
+/// `SendMessage` with one text part; returns the task as it stands at the end.
+///
+/// # Panics
+/// If the answer is not a JSON-RPC result that holds a task.
+#[must_use]
+pub fn send_message(url: &str, message_id: &str, text: &str) -> Value {
+    let call = json!({
+        "jsonrpc": "2.0",
+        "id": message_id,
+        "method": "SendMessage",
+        "params": {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}},
+    });
+    let response = post(url, &call.to_string());
+    assert_eq!(response.status, 200, "{}", response.text());
+    let answer = response.json();
+    assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(message_id)), "{answer}");
+    assert!(answer["result"]["task"].is_object(), "{answer}");
+    answer["result"]["task"].clone()
+}
+
+/// `SendMessage` whose task must end well; returns the task.
+///
+/// # Panics
+/// If it does not.
+pub fn complete(url: &str, message_id: &str, text: &str) -> Value {
+    let task = send_message(url, message_id, text);
+    assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED", "{task}");
+    task
+}

@@ -1,0 +1,35 @@
+//! Where the binaries under test are.
+
+use std::path::{Path, PathBuf};
+
+/// The processes besides the broker, by the names of their binaries.
+pub const SIBLINGS: [&str; 6] = ["door", "fileserver", "sandbox-host", "runner", "egress", "compiler"];
+
+/// The root of the checkout.
+#[must_use]
+pub fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}
+
+/// The directory of the release binaries: `CAPSULE_BROKER_BIN`, else `release` beside the directory this test was built
+/// into, which follows `CARGO_TARGET_DIR` and cargo's own configuration.
+///
+/// # Panics
+/// If there is no broker: `make build` makes it.
+#[must_use]
+pub fn directory() -> PathBuf {
+    let directory = match std::env::var_os("CAPSULE_BROKER_BIN") {
+        Some(directory) => PathBuf::from(directory),
+        None => {
+            // target/debug/deps/<test>
+            let test = std::env::current_exe().expect("the test knows its own path");
+            test.ancestors().nth(3).expect("the test lies in a target directory").join("release")
+        }
+    };
+    assert!(
+        directory.join("broker").is_file(),
+        "{} holds no broker: run `make build` first, or set CAPSULE_BROKER_BIN",
+        directory.display()
+    );
+    directory
+}
