@@ -228,3 +228,7 @@ async fn refuse(output: &mut pipe::Sender, head: &AnswerHead) {
 fn usually_without_body(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS].contains(method)
 }
+
+#[cfg(test)]
+#[path = "exchange_tests.rs"]
+mod tests;
