@@ -32,12 +32,11 @@ impl Resolve for Fake {
 
 fn upstream(port: u16) -> Arc<Upstream<Fake>> {
     let loopback: IpAddr = "127.0.0.1".parse().unwrap();
-    let public: IpAddr = "192.0.9.9".parse().unwrap();
+    let other: IpAddr = "127.0.0.2".parse().unwrap();
     let answers = HashMap::from([
         ("127.0.0.1", vec![vec![loopback]]),
-        ("localhost", vec![vec![loopback]]),
+        ("localhost", vec![vec![other], vec![loopback]]),
         ("inside.example", vec![vec![loopback, "169.254.169.254".parse().unwrap()]]),
-        ("turning.example", vec![vec![public], vec![loopback]]),
     ]);
     let gateway = |artifact: &str, tls, host: &str, port| Gateway {
         artifact: artifact.into(),
@@ -53,7 +52,7 @@ fn upstream(port: u16) -> Arc<Upstream<Fake>> {
             vec![
                 rule("127.0.0.1", Some(port)),
                 rule("inside.example", None),
-                rule("turning.example", None),
+                rule("localhost", Some(port ^ 3)),
                 rule("nowhere.example", None),
             ],
         )],
@@ -451,14 +450,22 @@ async fn refused_destinations_are_reported_and_never_connected() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_name_is_resolved_once_and_a_second_answer_is_never_asked_for() {
-    let (listener, port) = listener().await;
-    let accepted = tokio::spawn(async move { listener.accept().await.map(|_| ()) });
-    let upstream = upstream(port);
+    let (second, port) = listener().await;
+    let first = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = first.accept().await.unwrap();
+        read_head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirst").await.unwrap();
+    });
+    let accepted = tokio::spawn(async move { second.accept().await.map(|_| ()) });
+    // The list of this upstream names `localhost` with this port.
+    let upstream = upstream(port ^ 3);
     let mut request = request(port);
-    (request.host, request.timeout_ms) = ("turning.example".into(), 300);
-    let (head, _, _) = ask(&upstream, request).finish(b"").await;
-    assert!(matches!(head, AnswerHead::Failed(FailureKind::TimedOut | FailureKind::Connect)), "{head:?}");
+    request.host = "localhost".into();
+    let (head, body, _) = ask(&upstream, request).finish(b"").await;
+    assert_eq!((status(&head), body.as_slice()), (200, &b"first"[..]));
     assert_eq!(upstream.resolver.asked.load(Ordering::Relaxed), 1);
+    server.await.unwrap();
     assert!(!accepted.is_finished(), "the second answer was dialled");
 }
 

@@ -21,6 +21,9 @@ pub(crate) enum SetupError {
     /// The orders came in another order than Configure, Run.
     #[error("the broker sent an order out of turn")]
     OutOfTurn,
+    /// The ports could not be bounded.
+    #[error(transparent)]
+    Confine(#[from] confine::ConfineError),
     /// The hosts file could not be read.
     #[error("read the hosts file: {0}")]
     Hosts(#[source] std::io::Error),
@@ -50,6 +53,8 @@ pub(crate) fn prepare(mut control: RoleControl<EgressOrder>) -> Result<Option<Se
     let host: Channel<Never, HostToEgress> = Channel::from_descriptor(host)?;
     let broker: Channel<EgressToBroker, Never> = Channel::from_descriptor(broker)?;
     let rules = Rules::new(configure);
+    // False on a kernel that knows no such right; the broker reports that from its own look at the kernel.
+    let _ = confine::restrict_egress_ports(rules.ports().as_deref())?;
     let resolver = Hosts::read().map_err(SetupError::Hosts)?;
     match next(&mut control)? {
         Some((EgressOrder::Run, _)) => {}

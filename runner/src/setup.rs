@@ -152,10 +152,17 @@ fn take_leaves(control: &mut RoleControl<RunnerOrder>, count: u32) -> Result<Opt
     }
 }
 
-/// Blocks SIGCHLD and makes it readable instead; a child takes the block back before it executes anything.
+/// Makes SIGCHLD readable, and blocks every other signal that is not a fault of this process's own: programs share its
+/// identity, and a handler of ours (`abort()` has one) would let them end it, pid 1 or not. A child takes the block back
+/// before it executes anything.
 fn children() -> nix::Result<SignalFd> {
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGCHLD);
-    mask.thread_block()?;
-    SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    let mut blocked = SigSet::all();
+    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP] {
+        blocked.remove(fault);
+    }
+    blocked.thread_set_mask()?;
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
