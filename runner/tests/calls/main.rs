@@ -310,7 +310,7 @@ fn the_end_of_the_session_kills_what_runs_and_is_an_orderly_exit() {
         let Some(mut session) = Session::new(2) else { return };
         let going = session.begin(Request {
             program: "bash",
-            args: &["-c", "setsid -f sleep 600; echo up; sleep 600"],
+            args: &["-c", "setsid -f sleep 600; sleep 600; :"],
             ..Request::default()
         });
         // Until the program runs, so that there is something to kill.
