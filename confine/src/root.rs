@@ -69,6 +69,8 @@ pub(crate) fn enter_private(trees: Trees, host_files: bool) -> io::Result<()> {
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let options = [("mode", "0755"), ("size", "16m"), ("nr_inodes", "64")];
     let root = file_system("tmpfs", &options, plain)?;
+    // What is made in it is for the role to read: the mask that a role starts with would keep it out.
+    let mask = rustix::process::umask(Mode::from_raw_mode(0o022));
     // Attached over the old root, where a descriptor still reaches it: the trees can only go into what is attached.
     let old = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     attach(root.as_fd(), old.as_fd())?;
@@ -81,6 +83,7 @@ pub(crate) fn enter_private(trees: Trees, host_files: bool) -> io::Result<()> {
         let target = directories(root.as_fd(), &path)?;
         attach(tree.as_fd(), target.as_fd())?;
     }
+    rustix::process::umask(mask);
     rustix::process::fchdir(root.as_fd())?;
     rustix::process::pivot_root(c".", c".")?;
     // The old root now lies over the new one, where the current directory still is.

@@ -1,2 +1,39 @@
-//! placeholder
-fn main() {}
+//! The runner: pid 1 of the PID namespace in which the session's programs live, and their parent.
+//!
+//! It holds the allow-list of programs with the absolute path of each, the environment they begin with, and a fixed set of
+//! cgroup leaves as open descriptors; one leaf holds everything that one call starts. It takes calls from sandbox-host, checks
+//! every one against its own list, and answers only when nothing of the call lives any more.
+//!
+//! It trusts the broker, which wrote the list. It trusts neither sandbox-host, whose requests are bounded and checked, nor the
+//! programs, which share its identity and its confinement: their filter and their Landlock layer are its own. It holds no key
+//! and no credential, reads no byte that a program writes, looks nothing up in a path, opens nothing once it takes calls, and
+//! waits nowhere but in one `poll`.
+
+mod calls;
+mod command;
+mod environment;
+mod leaf;
+mod serve;
+mod setup;
+
+use std::process::ExitCode;
+
+use ipc::edge::control::RunnerOrder;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("runner: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let (control, class) = role::start::<RunnerOrder>(confine::Role::Runner)?;
+    match setup::prepare(control, class)? {
+        Some(session) => Ok(serve::Loop::new(session).serve()?),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,144 @@
+//! What exactly is executed for a request: decided and put into OS strings before anything is forked.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use confine::programs::Limits;
+use ipc::edge::control::RunnerConfigure;
+use ipc::edge::host_runner::Run;
+
+use crate::environment;
+
+/// The runner's own copy of what may run.
+#[derive(Debug)]
+pub(crate) struct Allowed {
+    programs: BTreeMap<String, PathBuf>,
+    environment: Vec<(String, String)>,
+    workdir: PathBuf,
+    limits: Limits,
+}
+
+/// A program ready to be executed.
+#[derive(Debug)]
+pub(crate) struct Command<'a> {
+    /// Absolute path of the file.
+    pub(crate) program: &'a Path,
+    /// The name it was asked for by, then its arguments; no NUL byte in them.
+    pub(crate) arguments: Vec<OsString>,
+    /// The whole environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+/// Why a request starts nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The program is not on the list.
+    NotAllowed,
+    /// The request cannot be executed, in words.
+    Unusable(&'static str),
+}
+
+impl Allowed {
+    /// Takes the list as the broker resolved it at launch.
+    ///
+    /// # Errors
+    /// The name of a program whose path is not absolute: nothing is looked up later, least of all in the working directory.
+    pub(crate) fn new(configure: &RunnerConfigure) -> Result<Self, String> {
+        let mut programs = BTreeMap::new();
+        for (name, path) in &configure.programs {
+            let path = PathBuf::from(path);
+            if !path.is_absolute() {
+                return Err(name.clone());
+            }
+            programs.insert(name.clone(), path);
+        }
+        let ipc::edge::control::Limits { open_files, file_size, cpu_seconds, memory, processes } =
+            configure.limits;
+        let limits = Limits {
+            open_files: Some(open_files),
+            file_size: Some(file_size),
+            cpu_seconds: Some(cpu_seconds),
+            memory: Some(memory),
+            processes: Some(processes),
+        };
+        let workdir = PathBuf::from(&configure.workdir);
+        Ok(Allowed { programs, environment: configure.environment.clone(), workdir, limits })
+    }
+
+    /// The files of the list.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.programs.values().cloned().collect()
+    }
+
+    /// Where programs begin.
+    pub(crate) fn workdir(&self) -> &Path {
+        &self.workdir
+    }
+
+    /// What a program may use up.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Judges a request by the exact name on the list and prepares it.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(crate) fn command(&self, run: &Run) -> Result<Command<'_>, Refusal> {
+        let program = self.programs.get(&run.program).ok_or(Refusal::NotAllowed)?;
+        if run.args.iter().any(|argument| argument.contains('\0')) {
+            return Err(Refusal::Unusable("an argument holds a NUL byte"));
+        }
+        let arguments = std::iter::once(&run.program).chain(&run.args).map(OsString::from).collect();
+        let environment = environment::compose(&self.environment, &run.env).map_err(Refusal::Unusable)?;
+        Ok(Command { program, arguments, environment })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ipc::types::RequestId;
+
+    fn configure(programs: &[(&str, &str)]) -> RunnerConfigure {
+        let limits = ipc::edge::control::Limits {
+            open_files: 1,
+            file_size: 1,
+            cpu_seconds: 1,
+            memory: 1,
+            processes: 1,
+        };
+        let programs = programs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        RunnerConfigure { workdir: "/".into(), programs, environment: vec![], limits, leaves: 1 }
+    }
+
+    fn run(program: &str, args: &[&str]) -> Run {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Run { id: RequestId(1), program: program.into(), args, env: vec![], stdin: false, timeout_ms: 1 }
+    }
+
+    #[test]
+    fn only_the_exact_name_on_the_list_is_allowed() {
+        let allowed = Allowed::new(&configure(&[("git", "/usr/bin/git")])).unwrap();
+        let command = allowed.command(&run("git", &["--version"])).unwrap();
+        assert_eq!(command.program, Path::new("/usr/bin/git"));
+        assert_eq!(command.arguments, ["git", "--version"]);
+        for other in ["./git", "/usr/bin/git", "Git", "git ", "", "git\0", "sh", "../git"] {
+            assert_eq!(allowed.command(&run(other, &[])).unwrap_err(), Refusal::NotAllowed, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_with_a_relative_path_is_refused_whole() {
+        for path in ["git", "./git", ""] {
+            assert_eq!(Allowed::new(&configure(&[("git", path)])).unwrap_err(), "git");
+        }
+    }
+
+    #[test]
+    fn an_argument_with_a_nul_byte_is_unusable() {
+        let allowed = Allowed::new(&configure(&[("git", "/usr/bin/git")])).unwrap();
+        assert!(matches!(allowed.command(&run("git", &["a\0b"])), Err(Refusal::Unusable(_))));
+    }
+}
