@@ -6,8 +6,9 @@
 //! | `POST TEXT` | `POST` of TEXT there |
 //! | `GET URL` | `GET` of any URL, to be refused or not |
 //!
-//! The answer is `status N`, a line feed and the body; or `denied CODE` if the request was refused before it
-//! was sent, `failed CODE` if it went wrong later, `error WHY` if it could not be put together.
+//! The answer is `status N`, a line feed and the body; or `denied CODE` if the `handle` call itself refused
+//! the request, `failed CODE` if the refusal or a failure came in place of the response (a host may refuse
+//! in either place), `error WHY` if the request could not be put together.
 
 wit_bindgen::generate!({
     path: "../../../wit",
