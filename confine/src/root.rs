@@ -124,11 +124,52 @@ pub(crate) fn enter_over_host(trees: Trees) -> io::Result<bool> {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC,
     )?;
     attach(procfs.as_fd(), existing(Path::new("/proc"))?.as_fd())?;
+    let masks = mask_closed_directories(&trees)?;
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
     for (path, tree) in trees {
-        attach(tree.as_fd(), existing(&path)?.as_fd())?;
+        let mask = masks.iter().find_map(|(closed, root)| Some((root, path.strip_prefix(closed).ok()?)));
+        let target = match mask {
+            Some((root, below)) => directories(root.as_fd(), below)?,
+            None => existing(&path)?,
+        };
+        attach(tree.as_fd(), target.as_fd())?;
+    }
+    rustix::process::umask(umask);
+    for (_, root) in &masks {
+        sys::mount_setattr(root.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)?;
     }
     rustix::process::chdir(c"/")?;
     Ok(memory_files)
+}
+
+/// Covers every directory that lies above a tree and is closed to others (`/root`, the state directory) with an empty one:
+/// programs reach their trees by the host's own paths, and see nothing else of it. Returns each with the empty mount.
+fn mask_closed_directories(trees: &Trees) -> io::Result<Trees> {
+    let mut closed: Vec<PathBuf> = Vec::new();
+    for (path, _) in trees {
+        // From the root down: what lies in a closed directory is covered with it.
+        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+        above.reverse();
+        for directory in above {
+            let mode = rustix::fs::fstat(existing(directory)?)?.st_mode;
+            if mode & 0o001 == 0 {
+                closed.push(directory.to_path_buf());
+                break;
+            }
+        }
+    }
+    closed.sort();
+    closed.dedup();
+    let plain = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let mut masks = Trees::new();
+    for directory in closed {
+        let root = file_system("tmpfs", &[("mode", "0755"), ("size", "1m"), ("nr_inodes", "64")], plain)?;
+        attach(root.as_fd(), existing(&directory)?.as_fd())?;
+        masks.push((directory, root));
+    }
+    Ok(masks)
 }
 
 /// A path of the host, without a link in it.

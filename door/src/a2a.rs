@@ -49,12 +49,16 @@ pub fn admit(head: &Head<'_>, door: &Door, place: &mut Place) -> Result<DoorToHo
 
 /// The length of the body of a request for the agent.
 fn judge(head: &Head<'_>, agent: bool) -> Result<u64, u16> {
-    let json = head.all("content-type").any(|value| {
-        String::from_utf8_lossy(value).to_ascii_lowercase().contains("application/json")
-    });
+    let json = head
+        .all("content-type")
+        .any(|value| String::from_utf8_lossy(value).to_ascii_lowercase().contains("application/json"));
     match head.framing {
         Framing::Length(length) if agent && json => {
-            if length > MAX_BODY { Err(413) } else { Ok(length) }
+            if length > MAX_BODY {
+                Err(413)
+            } else {
+                Ok(length)
+            }
         }
         Framing::Length(_) | Framing::Empty | Framing::Chunked => Err(404),
     }

@@ -232,7 +232,9 @@ mod tests {
 
     #[test]
     fn targets_are_kept_as_sent() {
-        for target in ["/a/../b", "//x", "*", "h:443", "http://h:1/p", "/%zz%", "/a#b", "/a\\b", "/é", "/a?b?c"] {
+        for target in
+            ["/a/../b", "//x", "*", "h:443", "http://h:1/p", "/%zz%", "/a#b", "/a\\b", "/é", "/a?b?c"]
+        {
             let text = format!("gEt {target} HTTP/1.0\r\nHost: x\r\n\r\n");
             let head = Head::parse(text.as_bytes()).unwrap();
             assert_eq!((head.method, head.target), ("gEt", target));

@@ -138,11 +138,14 @@ impl<Tx> Clone for Sender<Tx> {
     }
 }
 
+/// Both ends of an edge.
+pub type Pair<A, B> = (Channel<A, B>, Channel<B, A>);
+
 /// Makes both ends of an edge, and has the kernel refuse descriptors on an end that expects none.
 ///
 /// # Errors
 /// [`ChannelError::System`] if the sockets cannot be made.
-pub fn pair<A: Message, B: Message>() -> Result<(Channel<A, B>, Channel<B, A>), ChannelError> {
+pub fn pair<A: Message, B: Message>() -> Result<Pair<A, B>, ChannelError> {
     let (left, right) = sys::packet_pair()?;
     if B::MAX_DESCRIPTORS == 0 {
         sys::refuse_descriptors(left.as_fd())?;

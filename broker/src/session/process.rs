@@ -185,8 +185,14 @@ impl<O: Message> Begun<O> {
             Err(error) => return Err(life.broken(&error)),
         };
         let expected = Expected { role: kind.role(), uid, gid, network };
-        inspect::check(life.child.pid, &expected)
-            .map_err(|mismatch| Refusal::broken(kind.name(), format!("seen from outside, {mismatch}")))?;
+        if let Err(mismatch) = inspect::check(life.child.pid, &expected) {
+            // One that has died meanwhile looks like nothing at all: the cause of death says more.
+            let reason = match life.wait(Duration::from_millis(100)) {
+                true => life.describe(),
+                false => format!("seen from outside, {mismatch}"),
+            };
+            return Err(Refusal::broken(kind.name(), reason));
+        }
         let (orders, reports) = control.split();
         Ok(Process { life, orders, reports, landlock_abi: report.landlock_abi, uid })
     }
