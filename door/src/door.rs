@@ -130,8 +130,7 @@ fn obey(
         DoorOrder::Configure(_) => return Err(DoorError::Order("a second Configure")),
         DoorOrder::Fileserver => {
             let (_, [channel, window]) = exactly(received)?;
-            let fileserver =
-                Fileserver::new(channel, &window, door.limits.open_requests, failed.clone())?;
+            let fileserver = Fileserver::new(channel, &window, door.limits.open_requests, failed.clone())?;
             let old = locked(&door.fileserver).replace(Arc::new(fileserver));
             drop(old);
         }

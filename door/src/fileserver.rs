@@ -169,8 +169,7 @@ impl Fileserver {
         let window = map_window(window, false)?;
         let (sender, receiver) = aio::split(channel)?;
         let (outbox, posted) = mpsc::channel(OUTBOX);
-        let shared =
-            Arc::new(Shared { outbox, failed, window, open: Mutex::new(Open::default()), max_open });
+        let shared = Arc::new(Shared { outbox, failed, window, open: Mutex::new(Open::default()), max_open });
         let tasks = [
             tokio::spawn(deliver(sender, posted, Arc::clone(&shared))).abort_handle(),
             tokio::spawn(listen(receiver, Arc::clone(&shared))).abort_handle(),
@@ -306,11 +305,7 @@ impl Shared {
         }
     }
 
-    fn content(
-        self: &Arc<Self>,
-        body: &Body,
-        file: Option<OwnedFd>,
-    ) -> Result<Content, FileserverError> {
+    fn content(self: &Arc<Self>, body: &Body, file: Option<OwnedFd>) -> Result<Content, FileserverError> {
         match (body, file) {
             (Body::Slot { slot, offset, length }, None) => {
                 let outside = FileserverError::Protocol("a slot outside the window");

@@ -58,11 +58,9 @@ pub fn refused(resource: Resource<'_>, code: PlaneCode, head: &Head<'_>) -> Door
         Resource::File(path) | Resource::Unknown(path) => {
             DoorToBroker::ReadRefused { path: recorded_path(path), code }
         }
-        Resource::Peer(handle) => DoorToBroker::RedeemRefused {
-            handle_id: handle_id(handle),
-            audience: audience(head),
-            code,
-        },
+        Resource::Peer(handle) => {
+            DoorToBroker::RedeemRefused { handle_id: handle_id(handle), audience: audience(head), code }
+        }
     }
 }
 

@@ -135,4 +135,3 @@ impl Write for Replay {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
-
