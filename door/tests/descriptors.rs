@@ -1,5 +1,13 @@
 //! A door at the descriptor limit. Alone in its binary: the limit is the process's.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that fails panics, in its helpers too"
+)]
+
 #[allow(dead_code, reason = "each test binary uses its part of the house")]
 mod house;
 

@@ -115,7 +115,11 @@ pub(crate) const LISTING: &[u8] = b"{\"root\":\"out/\",\"entries\":[]}";
 
 /// The bytes of `large` (in a slot) and `file` (in a memory file).
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 7 + index / 4096) as u8).collect()
+    let mut bytes = vec![b'.'; length];
+    for (number, block) in bytes.chunks_exact_mut(1024).enumerate() {
+        block[..4].copy_from_slice(&(number as u32).to_le_bytes());
+    }
+    bytes
 }
 
 pub(crate) fn meta(bytes: usize) -> FileMeta {
