@@ -86,7 +86,7 @@ pub async fn serve(stream: TcpStream, first: Vec<u8>, request: DoorToHost, door:
     let _ = stream.set_nodelay(true);
     // hyper calls the service once: the connection is not kept.
     let request = Cell::new(Some(request));
-    let service = hyper::service::service_fn(|incoming: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |incoming: Request<Incoming>| {
         let request = request.take();
         let door = Arc::clone(door);
         Box::pin(async move {
@@ -103,7 +103,8 @@ pub async fn serve(stream: TcpStream, first: Vec<u8>, request: DoorToHost, door:
         .auto_date_header(false)
         .serve_connection(Replay::new(stream, first, &door.limits), service);
     if poll_fn(|context| connection.poll_without_shutdown(context)).await.is_ok() {
-        wire::linger(&mut connection.into_parts().io.stream, &door.limits).await;
+        let mut stream = connection.into_parts().io.stream;
+        wire::linger(&mut stream, &door.limits).await;
     }
 }
 

@@ -11,7 +11,7 @@ pub const MAX_HEADERS: usize = 128;
 /// Why a head is not served; each is answered without a body and ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// Not a request, or one whose end two readers could see in two places.
+    /// Not a request of HTTP/1.0 or 1.1, or one whose end two readers could see in two places.
     #[error("the head is malformed")]
     Malformed,
     /// The request line is too long.
@@ -20,9 +20,6 @@ pub enum HeadError {
     /// The head is too long or has too many lines.
     #[error("the head is too large")]
     TooLarge,
-    /// Another protocol version than HTTP/1.0 and HTTP/1.1.
-    #[error("the protocol version is not served")]
-    Version,
 }
 
 impl HeadError {
@@ -33,7 +30,6 @@ impl HeadError {
             HeadError::Malformed => 400,
             HeadError::LongLine => 414,
             HeadError::TooLarge => 431,
-            HeadError::Version => 505,
         }
     }
 }
@@ -132,7 +128,6 @@ impl<'b> Head<'b> {
             Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
             Ok(_) => return Err(HeadError::Malformed),
             Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
-            Err(httparse::Error::Version) => return Err(HeadError::Version),
             Err(_) => return Err(HeadError::Malformed),
         }
         let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
@@ -246,8 +241,8 @@ mod tests {
         let cases: &[(&[u8], HeadError)] = &[
             (b"GET /\xff HTTP/1.1\r\n\r\n", HeadError::Malformed),
             (b"GET /a b HTTP/1.1\r\n\r\n", HeadError::Malformed),
-            (b"GET / HTTP/2.0\r\n\r\n", HeadError::Version),
-            (b"PRI * HTTP/2.0\r\n\r\n", HeadError::Version),
+            (b"GET / HTTP/2.0\r\n\r\n", HeadError::Malformed),
+            (b"PRI * HTTP/2.0\r\n\r\n", HeadError::Malformed),
             (b"GET /\r\n\r\n", HeadError::Malformed),
             (b"GET / HTTP/1.1\r\nx : y\r\n\r\n", HeadError::Malformed),
             (b"GET / HTTP/1.1\r\nx: y\r\n z\r\n\r\n", HeadError::Malformed),

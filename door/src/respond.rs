@@ -93,7 +93,6 @@ fn status_line(status: u16) -> String {
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         503 => "Service Unavailable",
-        505 => "HTTP Version Not Supported",
         _ => "",
     };
     let mut head = String::with_capacity(512);
