@@ -48,8 +48,11 @@ printf '\n    broker'
 printf ' %q' "${arguments[@]}"
 printf '\n\n'
 
-mkfifo "$temporary/ready"
-"$broker" "${arguments[@]}" >"$temporary/ready" 2> >(tee "$temporary/stderr" >&2) &
+mkfifo "$temporary/ready" "$temporary/banner"
+# Not as a process substitution: its process would be a child of the broker.
+tee "$temporary/stderr" <"$temporary/banner" >&2 &
+banner=$!
+"$broker" "${arguments[@]}" >"$temporary/ready" 2>"$temporary/banner" &
 pid=$!
 exec 3<"$temporary/ready"
 IFS= read -r -t "$patience" ready <&3 || fail "the broker printed no ready line"
@@ -92,7 +95,8 @@ echo
 echo "GET $url/resources/files/report.md answers:"
 request /resources/files/report.md | tr -d '\r'
 
-children() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | cut -d/ -f3 | paste -sd ' '; }
+# Other processes come and go meanwhile, which grep reports in its status.
+children() { { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status || true; } | cut -d/ -f3 | paste -sd ' '; }
 processes=$(children "$pid")
 echo "Stopping the broker ($pid) and its processes ($processes) with SIGTERM."
 kill -TERM "$pid"
@@ -100,6 +104,8 @@ status=0
 wait "$pid" || status=$?
 ended=$pid
 pid=
+# Ends when the last process that could write to the broker's standard error has.
+wait "$banner"
 [ "$status" = 0 ] || fail "the broker ended with status $status"
 
 left=

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::capsule::Capsule;
 use crate::process::{self, Process, Signal};
-use crate::remains::Footprint;
+use crate::remains::{self, Footprint};
 use crate::{binaries, host};
 
 /// How long a launch may take: the first one of a capsule compiles its component.
@@ -344,8 +344,11 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.ended.is_none() {
+            let watched = process::watch(&self.processes());
             let _ = self.child.kill();
             let _ = self.child.wait();
+            let _ = process::wait_ended(&watched, Duration::from_secs(2));
+            remains::remove_groups(self.ready["session_id"].as_str());
         }
         if std::thread::panicking() {
             eprintln!("standard error of the broker:\n{}", self.stderr());

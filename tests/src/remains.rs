@@ -159,3 +159,22 @@ fn files(folder: &Path, found: &mut Vec<String>) {
         }
     }
 }
+
+/// Removes the control groups of a session whose broker a failing test killed; a sweep would not find them, since the
+/// run directory goes with the test's folder.
+pub(crate) fn remove_groups(session: Option<&str>) {
+    fn remove(group: &Path) {
+        for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove(&entry.path());
+            }
+        }
+        let _ = fs::remove_dir(group);
+    }
+    let (Some(mount), Some(session)) = (host::cgroup_mount(), session) else { return };
+    let mut groups = Vec::new();
+    find(&mount, session, 6, &mut groups);
+    for group in groups {
+        remove(Path::new(group.trim_start_matches("path ")));
+    }
+}
