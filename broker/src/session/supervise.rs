@@ -29,6 +29,9 @@ const DEATHS: usize = 2;
 /// See [`DEATHS`].
 const DEATH_WINDOW: Duration = Duration::from_secs(60);
 
+/// `SIGHUP` as signalfd reports it.
+const SIGHUP: u32 = nix::sys::signal::Signal::SIGHUP as u32;
+
 /// How long a process may take to exit once asked.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -82,6 +85,10 @@ impl Session {
     /// Supervises until the session is over, then takes it down.
     pub(crate) fn run(mut self) -> End {
         let end = self.supervise();
+        let end = match end {
+            End::Orderly(_) if !self.wind_down() => End::Hard,
+            end => end,
+        };
         self.take_down(&end);
         end
     }
@@ -197,7 +204,7 @@ impl Session {
             }
             drop(polled);
             drop(watched);
-            if signaled && matches!(self.signals.read_signal(), Ok(Some(_))) {
+            if signaled && self.take_signal() {
                 return Ok(Happened::Signal);
             }
             if let Some(kind) = died {
@@ -314,21 +321,54 @@ impl Session {
         }
     }
 
-    /// Ends every process, in an order in which each can finish what it holds, and records the end.
-    fn take_down(&mut self, end: &End) {
-        let orderly = matches!(end, End::Orderly(_));
-        if orderly {
-            self.door.shut_down();
-            self.door.life().wait(EXIT_PATIENCE);
-            self.fileserver.shut_down();
-            if let Some(agent) = &mut self.agent {
-                agent.runner.shut_down();
-                agent.egress.shut_down();
-                agent.runner.life().wait(EXIT_PATIENCE);
-                agent.egress.life().wait(EXIT_PATIENCE);
-            }
-            self.fileserver.life().wait(EXIT_PATIENCE);
+    /// Asks every process to finish, in an order in which each can finish what it holds. False if a signal came meanwhile:
+    /// then nothing is waited for any more.
+    fn wind_down(&mut self) -> bool {
+        self.door.shut_down();
+        if !self.await_exit(Kind::Door) {
+            return false;
         }
+        self.fileserver.shut_down();
+        if let Some(agent) = &self.agent {
+            agent.runner.shut_down();
+            agent.egress.shut_down();
+        }
+        [Kind::Runner, Kind::Egress, Kind::Fileserver].into_iter().all(|kind| self.await_exit(kind))
+    }
+
+    /// Waits for a process to exit, at most [`EXIT_PATIENCE`]; false if a signal came first.
+    fn await_exit(&mut self, kind: Kind) -> bool {
+        let deadline = Instant::now() + EXIT_PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some((_, pidfd, _)) = self.watched().into_iter().find(|(watched, ..)| *watched == kind)
+            else {
+                return true;
+            };
+            let Ok(timeout) = rustix::event::Timespec::try_from(left) else { return true };
+            let mut polled = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
+            let ready = rustix::event::poll(&mut polled, Some(&timeout));
+            let [signals, exited] = polled.map(|entry| !entry.revents().is_empty());
+            if matches!(ready, Ok(0) | Err(_)) && ready != Err(rustix::io::Errno::INTR) {
+                return true;
+            }
+            if signals && self.take_signal() {
+                return false;
+            }
+            if exited && let Some(life) = self.life(kind) {
+                life.wait(Duration::ZERO);
+            }
+        }
+    }
+
+    /// Takes a signal that came; whether it asks for the end. SIGHUP asks egress to read credentials again, of which this
+    /// version has none.
+    fn take_signal(&mut self) -> bool {
+        matches!(self.signals.read_signal(), Ok(Some(info)) if info.ssi_signo != SIGHUP)
+    }
+
+    /// Kills what is left, removes the groups and records the end.
+    fn take_down(&mut self, end: &End) {
         for kind in [Kind::Door, Kind::SandboxHost, Kind::Runner, Kind::Egress, Kind::Fileserver] {
             if let Some(life) = self.life(kind) {
                 life.kill();
@@ -356,6 +396,7 @@ pub(crate) fn signals() -> Result<SignalFd, Refusal> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGINT);
     set.add(Signal::SIGTERM);
+    set.add(Signal::SIGHUP);
     let broken = |errno: nix::Error| Refusal::broken("broker", format!("signals: {errno}"));
     set.thread_block().map_err(broken)?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(broken)
