@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use confine::programs::Limits;
 use ipc::edge::control::RunnerConfigure;
 use ipc::edge::host_runner::Run;
+use rustix::process::{Resource, getrlimit};
 
 use crate::environment;
 
@@ -53,15 +54,7 @@ impl Allowed {
             }
             programs.insert(name.clone(), path);
         }
-        let ipc::edge::control::Limits { open_files, file_size, cpu_seconds, memory, processes } =
-            configure.limits;
-        let limits = Limits {
-            open_files: Some(open_files),
-            file_size: Some(file_size),
-            cpu_seconds: Some(cpu_seconds),
-            memory: Some(memory),
-            processes: Some(processes),
-        };
+        let limits = limits(&configure.limits);
         let workdir = PathBuf::from(&configure.workdir);
         Ok(Allowed { programs, environment: configure.environment.clone(), workdir, limits })
     }
@@ -93,6 +86,22 @@ impl Allowed {
         let arguments = std::iter::once(&run.program).chain(&run.args).map(OsString::from).collect();
         let environment = environment::compose(&self.environment, &run.env).map_err(Refusal::Unusable)?;
         Ok(Command { program, arguments, environment })
+    }
+}
+
+/// The limits, none above what this process has itself: only root could raise one.
+fn limits(asked: &ipc::edge::control::Limits) -> Limits {
+    let within = |resource, value: u64, room: u64| {
+        let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        Some(value.min(ceiling.saturating_sub(room)))
+    };
+    Limits {
+        open_files: within(Resource::Nofile, asked.open_files, 0),
+        file_size: within(Resource::Fsize, asked.file_size, 0),
+        // The hard limit is one second above.
+        cpu_seconds: within(Resource::Cpu, asked.cpu_seconds, 1),
+        memory: within(Resource::As, asked.memory, 0),
+        processes: within(Resource::Nproc, asked.processes, 0),
     }
 }
 
@@ -134,6 +143,23 @@ mod tests {
         for path in ["git", "./git", ""] {
             assert_eq!(Allowed::new(&configure(&[("git", path)])).unwrap_err(), "git");
         }
+    }
+
+    #[test]
+    fn a_limit_is_never_above_this_process_its_own() {
+        let all = u64::MAX;
+        let asked = ipc::edge::control::Limits {
+            open_files: all,
+            file_size: 5,
+            cpu_seconds: all,
+            memory: all,
+            processes: all,
+        };
+        let given = limits(&asked);
+        assert_eq!(given.file_size, Some(5));
+        assert_eq!(given.open_files, Some(getrlimit(Resource::Nofile).maximum.unwrap_or(all)));
+        assert_eq!(given.processes, Some(getrlimit(Resource::Nproc).maximum.unwrap_or(all)));
+        assert!(given.cpu_seconds < Some(all), "room for the hard limit");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!
 //! It trusts the broker, which wrote the list. It trusts neither sandbox-host, whose requests are bounded and checked, nor the
 //! programs, which share its identity and its confinement: their filter and their Landlock layer are its own. It holds no key
-//! and no credential, reads no byte that a program writes, looks nothing up in a path, opens nothing once it takes calls, and
-//! waits nowhere but in one `poll`.
+//! and no credential, reads no byte that a program writes, looks no program up in a path, opens nothing but `/dev/null` once
+//! it takes calls, and waits in one `poll` and for nothing else but an `execve` to begin.
 
 mod calls;
 mod command;
@@ -16,6 +16,7 @@ mod leaf;
 mod serve;
 mod setup;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use ipc::edge::control::RunnerOrder;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("runner: {error}");
+            say(&error.to_string());
             ExitCode::FAILURE
         }
     }
@@ -36,4 +37,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         Some(session) => Ok(serve::Loop::new(session).serve()?),
         None => Ok(()),
     }
+}
+
+/// A line for the log; a log that is gone is no reason to fail.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "runner: {line}");
 }

@@ -1,6 +1,6 @@
 //! From a confined process to one that runs programs: the orders that come first, and what is opened because of them.
 //!
-//! After [`prepare`] nothing is opened any more, by name or otherwise.
+//! After [`prepare`] nothing is opened any more but `/dev/null`.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ pub(crate) fn prepare(
     let allowed = Allowed::new(&configure).map_err(SetupError::Path)?;
     let missing = restrict(&configure, &allowed, class)?;
     for path in missing {
-        eprintln!("runner: programs get no {}: nothing is there", path.display());
+        crate::say(&format!("programs get no {}: nothing is there", path.display()));
     }
     let calls = Calls::new(allowed, leaves);
     Ok(Some(Session { control, host, broker, children, calls }))
@@ -153,12 +153,13 @@ fn take_leaves(control: &mut RoleControl<RunnerOrder>, count: u32) -> Result<Opt
 }
 
 /// Makes SIGCHLD readable, and blocks every other signal that is not a fault of this process's own: programs share its
-/// identity, and a handler of ours (`abort()` has one) would let them end it, pid 1 or not. A child takes the block back
-/// before it executes anything.
+/// identity, and a handler of ours (SIGABRT and SIGSYS have one) would let them end it, pid 1 or not. The programs' filter, which
+/// is this process's too, sends no SIGSYS, and `abort()` takes its block away itself. A child takes the block back before it
+/// executes anything.
 fn children() -> nix::Result<SignalFd> {
-    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    use Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
     let mut blocked = SigSet::all();
-    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP] {
+    for fault in [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP] {
         blocked.remove(fault);
     }
     blocked.thread_set_mask()?;

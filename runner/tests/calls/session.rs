@@ -130,7 +130,7 @@ pub(crate) struct Session {
     pub(crate) child: Child,
     pub(crate) control: BrokerControl<RunnerOrder>,
     pub(crate) host: Channel<HostToRunner, RunnerToHost>,
-    pub(crate) broker: Channel<Never, RunnerToBroker>,
+    broker: Channel<Never, RunnerToBroker>,
     pub(crate) workdir: PathBuf,
     scratch: PathBuf,
     cgroup: Cgroup,
@@ -190,6 +190,8 @@ impl Session {
         let log = std::thread::spawn(move || {
             let mut log = String::new();
             let _ = File::from(read).read_to_string(&mut log);
+            // Shown if the test fails.
+            print!("{log}");
             log
         });
         expect_hello(&control, deadline).unwrap();
@@ -345,17 +347,28 @@ impl Session {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.pid)).unwrap().count()
     }
 
-    /// Ends the session, with `Shutdown` or by closing the host's channel, and returns how the runner exited and its log.
-    pub(crate) fn end(self, shutdown: bool) -> (confine::spawn::Exit, String) {
-        let Session { child, control, host, scratch, cgroup, log, .. } = self;
-        if shutdown {
+    /// Waits for the end of the session and returns how the runner exited and its log.
+    pub(crate) fn end(self, how: End) -> (confine::spawn::Exit, String) {
+        let Session { child, control, host, broker, scratch, cgroup, log, .. } = self;
+        if how == End::Shutdown {
             // A runner that ended by itself is judged by its exit.
             let _ = control.send(&ToRole::Shutdown);
         }
-        let kept = shutdown.then_some(host);
+        let kept = (how != End::HostCloses).then_some(host);
         let exit = child.wait().unwrap();
-        drop((kept, control, cgroup));
+        drop((kept, control, broker, cgroup));
         let _ = std::fs::remove_dir_all(scratch);
         (exit, log.join().unwrap())
     }
+}
+
+/// What ends a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The broker's order.
+    Shutdown,
+    /// Sandbox-host is gone.
+    HostCloses,
+    /// The runner's own decision.
+    ByItself,
 }
