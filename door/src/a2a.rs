@@ -100,6 +100,7 @@ pub async fn serve(stream: TcpStream, first: Vec<u8>, request: DoorToHost, door:
         .keep_alive(false)
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
+        .max_buf_size(2 * door.limits.head)
         .auto_date_header(false)
         .serve_connection(Replay::new(stream, first, &door.limits), service);
     if poll_fn(|context| connection.poll_without_shutdown(context)).await.is_ok() {
