@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::ErrorKind;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,6 +100,7 @@ pub async fn serve(stream: TcpStream, first: Vec<u8>, request: DoorToHost, door:
         .keep_alive(false)
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
+        .max_buf_size(2 * door.limits.head)
         .auto_date_header(false)
         .serve_connection(Replay::new(stream, first, &door.limits), service);
     if poll_fn(|context| connection.poll_without_shutdown(context)).await.is_ok() {
@@ -139,8 +140,12 @@ async fn forward(
 async fn hand_over(message: &DoorToHost, door: &Door) -> Result<(pipe::Sender, pipe::Receiver), u16> {
     let host = door.host().ok_or(500u16)?;
     let Stream { near, far } = make_stream().map_err(|_| 500u16)?;
-    let output = pipe::Sender::from_owned_fd(near.output).map_err(|_| 500u16)?;
-    let input = pipe::Receiver::from_owned_fd(near.input).map_err(|_| 500u16)?;
+    // Both are pipes of our own making; the checking constructors would cost the filter another call.
+    let ready = |end: &OwnedFd| ipc::sys::set_nonblocking(end.as_fd()).map_err(|_| 500u16);
+    ready(&near.output)?;
+    ready(&near.input)?;
+    let output = pipe::Sender::from_owned_fd_unchecked(near.output).map_err(|_| 500u16)?;
+    let input = pipe::Receiver::from_owned_fd_unchecked(near.input).map_err(|_| 500u16)?;
     let far = [far.input.as_fd(), far.output.as_fd()];
     match tokio::time::timeout(door.limits.host_wait, host.send_with(message, &far)).await {
         Ok(Ok(())) => Ok((output, input)),
