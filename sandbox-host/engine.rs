@@ -1,7 +1,7 @@
 // The engine configuration that the compiler compiles for and sandbox-host loads with, included by both packages so that
 // they cannot differ: Wasmtime refuses code whose recorded settings are not those of the loading engine.
 
-/// One configuration for both processes. The broker's cache key names it by [`ENGINE_REVISION`].
+/// One configuration for both processes. The broker's cache key covers it by the build's identity.
 pub(crate) fn engine_config() -> wasmtime::Config {
     let mut config = wasmtime::Config::new();
     config
@@ -26,6 +26,3 @@ pub(crate) fn engine_config() -> wasmtime::Config {
         .signals_based_traps(true);
     config
 }
-
-/// Raised with every change to [`engine_config`].
-pub(crate) const ENGINE_REVISION: u32 = 1;

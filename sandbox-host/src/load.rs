@@ -11,7 +11,6 @@ use crate::store::CallState;
 use crate::wasi;
 
 #[path = "../engine.rs"]
-#[allow(dead_code, reason = "the revision is for the compiler's side of the cache key")]
 mod engine;
 
 /// The bindings of one call of a tool or driver.
@@ -36,12 +35,20 @@ pub(crate) struct Components {
     pub(crate) by_name: HashMap<String, Loaded>,
 }
 
+/// The engine. Made before lockdown: it sets the handlers of the signals that traps arrive as, which no filter of this
+/// process allows later.
+///
+/// # Errors
+/// One line.
+pub(crate) fn engine() -> Result<Engine, String> {
+    Engine::new(&engine::engine_config()).map_err(|error| format!("wasmtime: {error:#}"))
+}
+
 /// Maps and links every artifact of the agent. No page becomes executable after this.
 ///
 /// # Errors
 /// One line that names the artifact.
-pub(crate) fn load(agent: &Agent, cache: &Path) -> Result<Components, String> {
-    let engine = Engine::new(&engine::engine_config()).map_err(|error| format!("wasmtime: {error:#}"))?;
+pub(crate) fn load(engine: Engine, agent: &Agent, cache: &Path) -> Result<Components, String> {
     let linker = wasi::linker(&engine).map_err(|error| format!("linker: {error:#}"))?;
     let mut by_name = HashMap::new();
     for artifact in &agent.artifacts {

@@ -39,14 +39,15 @@ mod wasi;
 use std::path::Path;
 use std::process::ExitCode;
 
+
+
 use ipc::edge::control::{CACHE, FromRole, HostOrder, RoleControl, SESSION, WORKDIR};
+use wasmtime::Engine;
 
 use crate::fault::Fault;
 
 fn main() -> ExitCode {
-    let started = role::start::<HostOrder>(confine::Role::SandboxHost).map_err(|error| error.to_string());
-    let result = started.and_then(|(control, _class)| run(control).map_err(|fault| fault.to_string()));
-    match result {
+    match live() {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("sandbox-host: {reason}");
@@ -55,10 +56,18 @@ fn main() -> ExitCode {
     }
 }
 
+fn live() -> Result<(), String> {
+    let engine = load::engine()?;
+    let (control, _class) =
+        role::start::<HostOrder>(confine::Role::SandboxHost).map_err(|error| error.to_string())?;
+    run(engine, control).map_err(|fault| fault.to_string())
+}
+
 /// Everything after lockdown. Until the process is sealed it has one thread.
-fn run(mut control: RoleControl<HostOrder>) -> Result<(), Fault> {
+fn run(engine: Engine, mut control: RoleControl<HostOrder>) -> Result<(), Fault> {
     let Some(wired) = orders::until_load(&mut control)? else { return Ok(()) };
-    let prepared = match serve::prepare(wired, Path::new(CACHE), Path::new(WORKDIR), Path::new(SESSION)) {
+    let [cache, workdir, session] = [CACHE, WORKDIR, SESSION].map(Path::new);
+    let prepared = match serve::prepare(engine, wired, cache, workdir, session) {
         Ok(prepared) => prepared,
         Err(reason) => return Err(give_up(&control, reason)),
     };

@@ -11,6 +11,7 @@ use ipc::edge::control::{FromRole, HostOrder, RoleControl};
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
+use wasmtime::Engine;
 
 use crate::driver::Caller;
 use crate::events::BrokerLink;
@@ -42,8 +43,14 @@ pub(crate) struct Prepared {
 ///
 /// # Errors
 /// One line for the operator.
-pub(crate) fn prepare(wired: Wired, cache: &Path, workdir: &Path, session: &Path) -> Result<Prepared, String> {
-    let components = load::load(&wired.agent, cache)?;
+pub(crate) fn prepare(
+    engine: Engine,
+    wired: Wired,
+    cache: &Path,
+    workdir: &Path,
+    session: &Path,
+) -> Result<Prepared, String> {
+    let components = load::load(engine, &wired.agent, cache)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let workdir = rustix::fs::open(workdir, flags, Mode::empty()).map_err(|errno| format!("workdir: {errno}"))?;
     let directory = SessionDirectory::open(session).map_err(|errno| format!("session directory: {errno}"))?;

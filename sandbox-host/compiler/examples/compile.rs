@@ -1,4 +1,4 @@
-//! Compiles a component file to native code, outside of a session: `compile <component.wasm> <output>`. Tests of
+//! Compiles a component file (binary or text) to native code, outside of a session: `compile <component> <output>`. Tests of
 //! sandbox-host make their code with it, so that no test links a compiler into that package.
 
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 }
 
 fn compile(component: &str, output: &str) -> Result<(), String> {
-    let component = std::fs::read(component).map_err(|error| format!("{component}: {error}"))?;
+    let component = wat::parse_file(component).map_err(|error| format!("{component}: {error}"))?;
     let job = Job { name: "component".into(), role: Role::Tool, form: Form::Pack, code: true };
     let bytes = pack(b"name: component\nversion: \"0\"\nruntime: tool\n", &component);
     let (_facts, code) = compiler::process(&job, &bytes).map_err(|refusal| refusal.to_string())?;

@@ -8,6 +8,7 @@
 mod archive;
 mod inspect;
 mod manifest;
+mod yaml;
 
 #[path = "../../engine.rs"]
 mod engine;
@@ -57,12 +58,6 @@ pub fn process(job: &Job, bytes: &[u8]) -> Result<(Facts, Option<Vec<u8>>), Refu
     let imports = inspect::component(&component).map_err(named)?;
     let code = if job.code { Some(compile(&component).map_err(named)?) } else { None };
     Ok((Facts { description: bundled.description, input_schema: bundled.input_schema, imports }, code))
-}
-
-/// What native code depends on besides the component: Wasmtime's version and this configuration. For the cache's key.
-#[must_use]
-pub fn engine_revision() -> u32 {
-    engine::ENGINE_REVISION
 }
 
 fn compile(component: &[u8]) -> Result<Vec<u8>, Refusal> {
