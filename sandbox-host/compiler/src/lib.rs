@@ -90,7 +90,77 @@ fn is_unprintable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ipc::edge::compiler::pack;
+    use ipc::edge::host_broker::Role;
+
     use super::*;
+
+    const MANIFEST: &[u8] = b"name: x\nversion: \"1\"\nruntime: tool\ndescription: Says \u{1b}[1mhi.\n";
+
+    fn job(form: Form, role: Role, code: bool) -> Job {
+        Job { name: "x".into(), role, form, code }
+    }
+
+    fn repository(path: &str) -> Vec<u8> {
+        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+    }
+
+    #[test]
+    fn a_component_of_this_repository_becomes_facts_and_code() {
+        let folder = "tests/guests/file-tool/artifact";
+        let bytes = pack(
+            &repository(&format!("{folder}/murmur.yaml")),
+            &repository(&format!("{folder}/capsule.wasm")),
+        );
+        let (facts, code) = process(&job(Form::Pack, Role::Tool, true), &bytes).unwrap();
+        assert!(code.unwrap().starts_with(b"\x7fELF"));
+        assert!(facts.description.unwrap().starts_with("Reads or writes one file"));
+        assert!(facts.input_schema.unwrap().starts_with(r#"{"type":"object","properties":{"read":"#));
+        assert!(facts.imports.iter().any(|import| import.starts_with("wasi:filesystem/preopens@0.2.")));
+        let (_, code) = process(&job(Form::Pack, Role::Tool, false), &bytes).unwrap();
+        assert_eq!(code, None);
+        let refusal = process(&job(Form::Pack, Role::Driver, true), &bytes).unwrap_err();
+        assert_eq!(refusal.code, "E-MAN-003");
+        assert!(refusal.reason.starts_with("x: the artifact is a tool"), "{refusal}");
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_by_code_and_name() {
+        let run = r#"(component (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#;
+        for (text, code, part) in [
+            (r#"(component (import "murmur:process/process@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:process/process@0.1.0`, which is not served yet"),
+            (r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:shell/execute@0.1.0`, which is not served"),
+            (r#"(component (import "f" (func)))"#, "E-RUN-002", "`f`"),
+            ("(component)", "E-RUN-001", "does not export `murmur:tool/run@0.1.0`"),
+            (r#"(component (instance $i) (export "murmur:tool/run@0.2.0" (instance $i)))"#, "E-RUN-029", "exports `murmur:tool/run@0.2.0`"),
+            ("(module)", "E-IO-003", "core module"),
+        ] {
+            let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
+            let refusal = process(&job(Form::Pack, Role::Tool, true), &bytes).unwrap_err();
+            assert_eq!(refusal.code, code, "{text}");
+            assert!(refusal.reason.contains(part), "{refusal}");
+        }
+        let bytes = pack(MANIFEST, &wat::parse_str(run).unwrap());
+        assert!(process(&job(Form::Pack, Role::Tool, true), &bytes).is_ok());
+        assert_eq!(process(&job(Form::Pack, Role::Tool, true), &bytes[1..]).unwrap_err().code, "E-IO-003");
+        assert_eq!(process(&job(Form::Archive, Role::Tool, true), &bytes).unwrap_err().code, "E-IO-003");
+    }
+
+    #[test]
+    fn a_component_beyond_the_configured_features_does_not_compile() {
+        for module in [
+            "(module (memory i64 1))",
+            "(module (memory 1 1 shared))",
+            "(module (memory 1) (memory 1))",
+            "(module (type (struct)))",
+            "(module (func (param externref)))",
+        ] {
+            let text = format!(r#"(component (core {} (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#, &module[1..]);
+            let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
+            let refusal = process(&job(Form::Pack, Role::Tool, true), &bytes).unwrap_err();
+            assert_eq!(refusal.code, "E-RUN-001", "{module}: {refusal}");
+        }
+    }
 
     #[test]
     fn foreign_text_becomes_one_short_line() {

@@ -77,3 +77,41 @@ fn start_threads() {
     let threads = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize).min(MAX_THREADS);
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek, SeekFrom};
+
+    use ipc::edge::compiler::{Form, pack};
+    use ipc::edge::host_broker::Role;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> OwnedFd {
+        let path = std::env::temp_dir().join(format!("compiler-{}-{}", std::process::id(), bytes.len()));
+        let mut file = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn a_job_is_answered_once_whatever_the_bytes() {
+        let component = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/file-tool/artifact/capsule.wasm");
+        let good = pack(b"name: t\nversion: \"1\"\nruntime: tool\n", &std::fs::read(component).unwrap());
+        for (bytes, compiled) in [(good.as_slice(), true), (b"junk", false)] {
+            let (mut broker, answer) = ipc::pair::<Never, CompilerToBroker>().unwrap();
+            let output = File::from(file(b""));
+            let job = Job { name: "t".into(), role: Role::Tool, form: Form::Pack, code: true };
+            let descriptors =
+                [answer.into_descriptor().unwrap(), file(bytes), output.try_clone().unwrap().into()];
+            run(&job, descriptors).unwrap();
+            let message = broker.receive().unwrap().message;
+            assert_eq!(matches!(message, CompilerToBroker::Compiled(_)), compiled, "{message:?}");
+            let mut output = output;
+            assert_eq!(output.seek(SeekFrom::End(0)).unwrap() > 0, compiled);
+            assert!(matches!(broker.receive(), Err(ipc::ChannelError::Closed)));
+        }
+    }
+}

@@ -78,12 +78,14 @@ impl Rig {
         let (door, host_door) = pair::<DoorToHost, Never>().unwrap();
         let (egress, host_egress) = pair::<Never, HostToEgress>().unwrap();
         let paths = [cache.path(), workdir.path(), session.path()].map(Path::to_owned);
-        let host = std::thread::spawn(move || {
+        // The name tells this thread from its peers in a trace of system calls.
+        let host = std::thread::Builder::new().name("sandbox-host".into()).spawn(move || {
             let Some(wired) = orders::until_load(&mut host_control)? else { return Ok(()) };
             let [cache, workdir, session] = paths;
             let prepared = serve::prepare(load::engine().map_err(Fault::Own)?, wired, &cache, &workdir, &session).map_err(Fault::Own)?;
             serve::serve(host_control, prepared)
         });
+        let host = host.unwrap();
         let order = |order, descriptors: &[std::os::fd::OwnedFd]| {
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             control.send_with(&ToRole::Order(order), &descriptors).unwrap();
