@@ -1,5 +1,6 @@
 //! Computes the build identifier that the version handshake compares: a digest of this crate's sources and of the
-//! lock file, so that two binaries which could read one packet differently never talk to each other.
+//! lock file, so that two binaries which could read one packet differently never talk to each other. The engine's
+//! configuration counts as well: the broker names compiled components by this identifier.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ fn main() {
     let mut files = Vec::new();
     collect(&root.join("src"), &mut files);
     files.push(root.join("../Cargo.lock"));
+    files.push(root.join("../sandbox-host/engine.rs"));
     files.sort();
     let mut digest = Fnv(0xcbf2_9ce4_8422_2325);
     digest.add(std::env::var("CARGO_PKG_VERSION").unwrap_or_default().as_bytes());

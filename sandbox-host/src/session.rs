@@ -1,0 +1,436 @@
+//! A session's tasks, one after the other: activation, attempt, record, release.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use ipc::edge::host_broker::{Agent, CancelPhase, Event, ExitStatus, FailureCause, LoopEnded, Origin, TaskSource};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::agent_loop::{self, Outcome};
+use crate::driver::Caller;
+use crate::events::BrokerLink;
+use crate::fault::Fault;
+use crate::fence::fence;
+use crate::ids::{fresh, millis};
+use crate::queue::Queue;
+use crate::results::SessionDirectory;
+use crate::runner::RunnerLink;
+use crate::tasks::{Incoming, State, Tasks};
+use crate::{prompt, tools};
+
+/// How long a session that does not sleep waits for its first task.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// What a running task is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Turn,
+    Inference,
+}
+
+/// Counts of a task, or of all of them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counters {
+    pub(crate) turns: u32,
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
+    pub(crate) tool_calls: u32,
+    pub(crate) shell_calls: u32,
+}
+
+/// Everything of a session that is served by one thread.
+pub(crate) struct Session {
+    pub(crate) agent: Agent,
+    pub(crate) caller: Caller,
+    pub(crate) broker: BrokerLink,
+    pub(crate) runner: RunnerLink,
+    pub(crate) directory: SessionDirectory,
+    /// The system prompt and the tool array: the same bytes in every request.
+    pub(crate) system: String,
+    pub(crate) tools: Value,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) queue: RefCell<Queue>,
+    /// Of the running task.
+    pub(crate) counters: RefCell<Counters>,
+    pub(crate) phase: Cell<Phase>,
+    pub(crate) turn: Cell<Option<u32>>,
+    totals: RefCell<Counters>,
+    /// How the first task that did not complete ended.
+    worst: Cell<Option<ExitStatus>>,
+    stopping: Cell<bool>,
+    answers: Cell<usize>,
+    /// Moves with every change of a task, of the queue or of `stopping`.
+    changes: watch::Sender<u64>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        agent: Agent,
+        caller: Caller,
+        broker: BrokerLink,
+        runner: RunnerLink,
+        directory: SessionDirectory,
+    ) -> Self {
+        Session {
+            system: prompt::system(&agent),
+            tools: tools::inventory(&agent),
+            queue: RefCell::new(Queue::new(agent.acceptance, agent.sleep, agent.queue_depth)),
+            agent,
+            caller,
+            broker,
+            runner,
+            directory,
+            tasks: RefCell::default(),
+            counters: RefCell::default(),
+            phase: Cell::new(Phase::Turn),
+            turn: Cell::new(None),
+            totals: RefCell::default(),
+            worst: Cell::new(None),
+            stopping: Cell::new(false),
+            answers: Cell::new(0),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Wakes whoever waits for a change.
+    pub(crate) fn changed(&self) {
+        self.changes.send_modify(|revision| *revision = revision.wrapping_add(1));
+    }
+
+    /// Waits until `look` finds something, looking again at every change.
+    pub(crate) async fn when<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            if let Some(found) = look() {
+                return found;
+            }
+            // The sender lives as long as `self`.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Counts a request as under way until the guard is dropped.
+    pub(crate) fn answering(&self) -> Answering<'_> {
+        self.answers.set(self.answers.get() + 1);
+        Answering(self)
+    }
+
+    /// Waits until no request is under way.
+    pub(crate) async fn all_answered(&self) {
+        self.when(|| (self.answers.get() == 0).then_some(())).await;
+    }
+
+    /// Takes no more work and cancels what runs.
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        self.changed();
+    }
+
+    /// Runs tasks until none will come, refuses what waits, reports the end. The launch's own task is first.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(crate) async fn run(&self) -> Result<(), Fault> {
+        if let Some(text) = &self.agent.task {
+            let id = self.tasks.borrow_mut().submit(own_task(text.clone()));
+            self.queue.borrow_mut().admit_own(&id);
+        }
+        while let Some(id) = self.next().await {
+            self.run_task(&id).await?;
+            if self.queue.borrow().is_over() {
+                break;
+            }
+        }
+        self.refuse_waiting().await?;
+        let totals = *self.totals.borrow();
+        self.broker
+            .loop_ended(LoopEnded {
+                exit_status: self.worst.get().unwrap_or(ExitStatus::Ok),
+                turns: totals.turns,
+                input_tokens: totals.input_tokens,
+                output_tokens: totals.output_tokens,
+                tool_calls: totals.tool_calls,
+                shell_calls: totals.shell_calls,
+            })
+            .await
+    }
+
+    /// The next task; `None` once the session stops or has been idle for too long.
+    async fn next(&self) -> Option<String> {
+        let idle = if !self.queue.borrow().takes_tasks() {
+            Duration::ZERO
+        } else if self.queue.borrow().waits_forever() {
+            Duration::MAX
+        } else {
+            IDLE
+        };
+        let look = || {
+            if self.stopping.get() { Some(None) } else { self.queue.borrow_mut().next().map(Some) }
+        };
+        // A task that is there is taken even where there is no patience at all.
+        if let Some(found) = look() {
+            return found;
+        }
+        tokio::time::timeout(idle, self.when(look)).await.unwrap_or(None)
+    }
+
+    async fn refuse_waiting(&self) -> Result<(), Fault> {
+        let reason = if self.stopping.get() {
+            "task rejected: the session was stopped before this task started"
+        } else {
+            "task rejected: the session ended before this task started"
+        };
+        let waiting = self.queue.borrow_mut().close();
+        for id in waiting {
+            let context_id = self.tasks.borrow().get(&id).map(|task| task.incoming.context_id.clone());
+            self.broker
+                .event(Event::TaskRejected {
+                    task_id: id.clone(),
+                    context_id: context_id.unwrap_or_default(),
+                    reason: reason.to_owned(),
+                })
+                .await?;
+            self.tasks.borrow_mut().advance(&id, State::Rejected, Some(reason.to_owned()), None);
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// One task from activation to the release of its terminal status, which comes after the generation is stored.
+    async fn run_task(&self, id: &str) -> Result<(), Fault> {
+        let Some(incoming) = self.tasks.borrow().get(id).map(|task| task.incoming.clone()) else {
+            return Ok(());
+        };
+        let started = Instant::now();
+        *self.counters.borrow_mut() = Counters::default();
+        self.phase.set(Phase::Turn);
+        self.turn.set(None);
+        self.tasks.borrow_mut().advance(id, State::Working, None, None);
+        self.changed();
+        self.broker
+            .event(Event::TaskStart {
+                task_id: id.to_owned(),
+                context_id: incoming.context_id.clone(),
+                source: incoming.source,
+                origin: incoming.origin,
+                trusted: incoming.trusted,
+                message_parts_bytes: incoming.bytes,
+            })
+            .await?;
+        let outcome = self.attempt(id, &incoming).await?;
+        self.runner.quiesce().await?;
+        let ending = Ending::of(outcome, &self.agent);
+        if let Err(errno) = self.directory.write_result(&ending.result) {
+            // The record is a convenience for programs; the task's outcome does not depend on it.
+            eprintln!("sandbox-host: out/result.txt could not be written: {errno}");
+        }
+        self.record_end(id, &ending, started).await?;
+        self.broker.task_ended(id).await?;
+        if ending.exit_status != ExitStatus::Ok && self.worst.get().is_none() {
+            self.worst.set(Some(ending.exit_status));
+        }
+        self.tasks.borrow_mut().advance(id, ending.state, Some(ending.message), ending.response);
+        self.changed();
+        Ok(())
+    }
+
+    /// The attempt, unless a cancel comes first.
+    async fn attempt(&self, id: &str, incoming: &Incoming) -> Result<Outcome, Fault> {
+        if incoming.text.trim().is_empty() {
+            let reason = format!("the task is empty; nothing was sent to the model {}", self.agent.model);
+            return Ok(Outcome::Failed { turn: None, cause: FailureCause::RuntimeError, reason });
+        }
+        let text = if incoming.trusted {
+            incoming.text.clone()
+        } else {
+            fence(&format!("task:{}", origin_word(incoming.origin)), &incoming.text)
+        };
+        let canceled = || {
+            let accepted = self.tasks.borrow().get(id).is_some_and(|task| task.cancel);
+            (accepted || self.stopping.get()).then_some(())
+        };
+        tokio::select! {
+            biased;
+            () = self.when(canceled) => Ok(Outcome::Canceled),
+            outcome = agent_loop::attempt(self, id, &text) => outcome,
+        }
+    }
+
+    async fn record_end(&self, id: &str, ending: &Ending, started: Instant) -> Result<(), Fault> {
+        let task_id = id.to_owned();
+        match &ending.failure {
+            Some((turn, cause, reason)) => {
+                let event =
+                    Event::TaskFailed { task_id, turn: *turn, cause: *cause, reason: reason.clone() };
+                self.broker.event(event).await?;
+            }
+            None if ending.state == State::Canceled => {
+                let phase = match self.phase.get() {
+                    Phase::Turn => CancelPhase::Turn,
+                    Phase::Inference => CancelPhase::Inference,
+                };
+                self.broker.event(Event::TaskCanceled { task_id, turn: self.turn.get(), phase }).await?;
+            }
+            None => {}
+        }
+        let counters = *self.counters.borrow();
+        {
+            let mut totals = self.totals.borrow_mut();
+            totals.turns = totals.turns.saturating_add(counters.turns);
+            totals.input_tokens = totals.input_tokens.saturating_add(counters.input_tokens);
+            totals.output_tokens = totals.output_tokens.saturating_add(counters.output_tokens);
+            totals.tool_calls = totals.tool_calls.saturating_add(counters.tool_calls);
+            totals.shell_calls = totals.shell_calls.saturating_add(counters.shell_calls);
+        }
+        self.broker
+            .event(Event::TaskEnd {
+                task_id: id.to_owned(),
+                exit_status: ending.exit_status,
+                duration_ms: millis(started.elapsed()),
+                turns: counters.turns,
+                input_tokens: counters.input_tokens,
+                output_tokens: counters.output_tokens,
+                tool_calls: counters.tool_calls,
+                shell_calls: counters.shell_calls,
+            })
+            .await
+    }
+}
+
+/// A request under way.
+pub(crate) struct Answering<'a>(&'a Session);
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.answers.set(self.0.answers.get().saturating_sub(1));
+        self.0.changed();
+    }
+}
+
+fn own_task(text: String) -> Incoming {
+    Incoming {
+        context_id: fresh("ctx"),
+        bytes: text.len() as u64,
+        text,
+        source: TaskSource::TaskMd,
+        origin: Origin::User,
+        trusted: true,
+    }
+}
+
+/// The trace's word for an origin.
+fn origin_word(origin: Origin) -> &'static str {
+    match origin {
+        Origin::User => "user",
+        Origin::Peer => "peer",
+        Origin::Event => "event",
+        Origin::Completion => "completion",
+    }
+}
+
+/// What an outcome means to everybody who is told.
+#[derive(Debug, PartialEq, Eq)]
+struct Ending {
+    state: State,
+    exit_status: ExitStatus,
+    /// `status.message`.
+    message: String,
+    /// `out/result.txt`.
+    result: String,
+    response: Option<String>,
+    failure: Option<(Option<u32>, FailureCause, String)>,
+}
+
+impl Ending {
+    fn of(outcome: Outcome, agent: &Agent) -> Self {
+        match outcome {
+            Outcome::Answered(text) => Ending {
+                state: State::Completed,
+                exit_status: ExitStatus::Ok,
+                message: "task completed".into(),
+                result: text.clone(),
+                response: Some(text).filter(|text| !text.is_empty()),
+                failure: None,
+            },
+            Outcome::Failed { turn, cause, reason } => {
+                let word = match cause {
+                    FailureCause::DriverError => "driver_error",
+                    FailureCause::MalformedResponse => "malformed_response",
+                    FailureCause::RuntimeError => "runtime_error",
+                };
+                Ending {
+                    state: State::Failed,
+                    exit_status: ExitStatus::Failed,
+                    message: format!("task failed ({word}): {reason}"),
+                    result: format!("error: {reason}"),
+                    response: None,
+                    failure: Some((turn, cause, reason)),
+                }
+            }
+            Outcome::MaxTurns { turns } => {
+                let reason =
+                    format!("the task used {turns} of {} turns (inference.max_turns)", agent.max_turns);
+                Ending {
+                    state: State::Failed,
+                    exit_status: ExitStatus::MaxTurnsReached,
+                    message: format!("task failed: {reason}"),
+                    result: format!("error: {reason}"),
+                    response: None,
+                    failure: None,
+                }
+            }
+            Outcome::Canceled => Ending {
+                state: State::Canceled,
+                exit_status: ExitStatus::Canceled,
+                message: "task canceled".into(),
+                result: "canceled: the task was canceled before it completed, so it has no result".into(),
+                response: None,
+                failure: None,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::agent;
+
+    #[test]
+    fn every_outcome_has_its_state_and_its_words() {
+        let agent = agent();
+        let failed = Outcome::Failed {
+            turn: Some(1),
+            cause: FailureCause::MalformedResponse,
+            reason: "bad".into(),
+        };
+        for (outcome, state, status, message, result, response) in [
+            (Outcome::Answered("hi".into()), State::Completed, ExitStatus::Ok, "task completed", "hi", Some("hi")),
+            (Outcome::Answered(String::new()), State::Completed, ExitStatus::Ok, "task completed", "", None),
+            (failed, State::Failed, ExitStatus::Failed, "task failed (malformed_response): bad", "error: bad", None),
+            (
+                Outcome::MaxTurns { turns: 10 },
+                State::Failed,
+                ExitStatus::MaxTurnsReached,
+                "task failed: the task used 10 of 10 turns (inference.max_turns)",
+                "error: the task used 10 of 10 turns (inference.max_turns)",
+                None,
+            ),
+            (
+                Outcome::Canceled,
+                State::Canceled,
+                ExitStatus::Canceled,
+                "task canceled",
+                "canceled: the task was canceled before it completed, so it has no result",
+                None,
+            ),
+        ] {
+            let ending = Ending::of(outcome, &agent);
+            assert_eq!((ending.state, ending.exit_status), (state, status));
+            assert_eq!((ending.message.as_str(), ending.result.as_str()), (message, result));
+            assert_eq!(ending.response.as_deref(), response);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A whole sandbox-host in this process, unconfined, with a broker, a runner, a door and an egress made of threads.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ipc::edge::control::{BrokerControl, FromRole, HostOrder, ToRole};
+use ipc::edge::door_host::{DoorToHost, ResponseHead};
+use ipc::edge::host_broker::{Agent, Artifact, BrokerToHost, Event, HostToBroker, LoopEnded, Role};
+use ipc::edge::host_egress::{AnswerHead, HostToEgress, HttpRequest};
+use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
+use ipc::types::RequestId;
+use ipc::{Channel, Never, pair};
+use serde_json::Value;
+
+use crate::fault::Fault;
+use crate::testing::{Folder, agent};
+use crate::{load, orders, serve};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the broker saw, in order.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Event(Event),
+    TaskEnded(String),
+    LoopEnded(LoopEnded),
+}
+
+pub(super) struct Rig {
+    control: BrokerControl<HostOrder>,
+    door: Channel<DoorToHost, Never>,
+    next_request: u64,
+    pub(super) workdir: Folder,
+    pub(super) session: Folder,
+    seen: Receiver<Seen>,
+    /// One permission per acknowledgement of an ended task; closed means all are given.
+    permits: Option<Sender<()>>,
+    host: Option<JoinHandle<Result<(), Fault>>>,
+    _cache: Folder,
+}
+
+/// What a fake egress answers.
+pub(super) type Answerer = fn(&HttpRequest, Vec<u8>) -> (AnswerHead, Vec<u8>);
+
+impl Rig {
+    /// Starts a session with `driver` (a component of this repository) and any change to the agent.
+    pub(super) fn start(driver: &str, change: impl FnOnce(&mut Agent)) -> Self {
+        Self::with(driver, change, false, |_, _| (AnswerHead::Denied, Vec::new()))
+    }
+
+    /// The same; if `hold`, tasks that ended are acknowledged one by one with [`Rig::acknowledge`].
+    pub(super) fn with(driver: &str, change: impl FnOnce(&mut Agent), hold: bool, answer: Answerer) -> Self {
+        let (workdir, session, cache) = (Folder::new(), Folder::new(), Folder::new());
+        let mut document = agent();
+        document.artifacts[0].cache_entry = "driver".into();
+        std::fs::copy(compiled(driver), cache.path().join("driver")).unwrap();
+        change(&mut document);
+        for artifact in document.artifacts.iter().skip(1) {
+            std::fs::copy(compiled(&artifact.cache_entry), cache.path().join(&artifact.name)).unwrap();
+        }
+        for artifact in document.artifacts.iter_mut().skip(1) {
+            artifact.cache_entry = artifact.name.clone();
+        }
+
+        let (mut control, mut host_control) = pair::<ToRole<HostOrder>, FromRole>().unwrap();
+        let (broker, host_broker) = pair::<BrokerToHost, HostToBroker>().unwrap();
+        let (runner, host_runner) = pair::<RunnerToHost, HostToRunner>().unwrap();
+        let (door, host_door) = pair::<DoorToHost, Never>().unwrap();
+        let (egress, host_egress) = pair::<Never, HostToEgress>().unwrap();
+        let paths = [cache.path(), workdir.path(), session.path()].map(Path::to_owned);
+        // The name tells this thread from its peers in a trace of system calls.
+        let host = std::thread::Builder::new().name("sandbox-host".into()).spawn(move || {
+            let Some(wired) = orders::until_load(&mut host_control)? else { return Ok(()) };
+            let [cache, workdir, session] = paths;
+            let prepared = serve::prepare(load::engine().map_err(Fault::Own)?, wired, &cache, &workdir, &session).map_err(Fault::Own)?;
+            serve::serve(host_control, prepared)
+        });
+        let host = host.unwrap();
+        let order = |order, descriptors: &[std::os::fd::OwnedFd]| {
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            control.send_with(&ToRole::Order(order), &descriptors).unwrap();
+        };
+        let file = ipc::memory::sealed_document("agent", &document).unwrap();
+        order(
+            HostOrder::Configure,
+            &[host_broker.into_descriptor().unwrap(), host_runner.into_descriptor().unwrap(), file],
+        );
+        order(HostOrder::Door, &[host_door.into_descriptor().unwrap()]);
+        order(HostOrder::Egress, &[host_egress.into_descriptor().unwrap()]);
+        order(HostOrder::Load, &[]);
+        let sealed = control.receive_until(Instant::now() + PATIENCE);
+        assert!(matches!(sealed.as_ref().map(|r| &r.message), Ok(FromRole::Sealed)), "{sealed:?}");
+
+        let (permits, permitted) = channel();
+        let (see, seen) = channel();
+        std::thread::spawn(move || be_broker(broker, see, permitted));
+        let directory = workdir.path().to_owned();
+        std::thread::spawn(move || be_runner(runner, &directory));
+        std::thread::spawn(move || be_egress(egress, answer));
+        let order = ToRole::Order(HostOrder::Run);
+        control.send(&order).unwrap();
+        Rig {
+            control,
+            door,
+            next_request: 1,
+            workdir,
+            session,
+            seen,
+            permits: hold.then_some(permits),
+            host: Some(host),
+            _cache: cache,
+        }
+    }
+
+    /// The next thing the broker sees.
+    pub(super) fn next(&self) -> Seen {
+        self.seen.recv_timeout(PATIENCE).expect("the broker sees something")
+    }
+
+    /// What the broker sees up to the end of the running task, as short words in order.
+    pub(super) fn until_task_ended(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        loop {
+            match self.next() {
+                Seen::Event(event) => words.push(word(&event)),
+                Seen::TaskEnded(_) => return words,
+                Seen::LoopEnded(totals) => panic!("{words:?}, then {totals:?}"),
+            }
+        }
+    }
+
+    /// The end of the loop; skips what comes before.
+    pub(super) fn loop_ended(&self) -> LoopEnded {
+        loop {
+            if let Seen::LoopEnded(totals) = self.next() {
+                return totals;
+            }
+        }
+    }
+
+    /// Acknowledges one ended task.
+    pub(super) fn acknowledge(&self) {
+        self.permits.as_ref().unwrap().send(()).unwrap();
+    }
+
+    /// Orders the end and returns how the process would exit.
+    pub(super) fn shut_down(mut self) -> Result<(), Fault> {
+        self.control.send(&ToRole::Shutdown).unwrap();
+        self.host.take().unwrap().join().unwrap()
+    }
+
+    /// How the process ends by itself, once its broker's control channel is closed.
+    pub(super) fn abandon(self) -> Result<(), Fault> {
+        let Rig { control, host, .. } = self;
+        drop(control);
+        host.unwrap().join().unwrap()
+    }
+
+    /// Sends a body over the door; the answer comes on the returned thread.
+    pub(super) fn post(&mut self, body: &str) -> JoinHandle<(u16, Value)> {
+        let stream = ipc::stream::stream().unwrap();
+        let message = DoorToHost::Request {
+            id: RequestId(self.next_request),
+            content_length: body.len() as u64,
+            a2a_version: vec!["1.0".into()],
+            a2a_extensions: vec![],
+            last_event_id: None,
+            traceparent: None,
+            task_origin: None,
+            task_trust: None,
+        };
+        self.next_request += 1;
+        self.door.send_with(&message, &[stream.far.input.as_fd(), stream.far.output.as_fd()]).unwrap();
+        drop(stream.far);
+        File::from(stream.near.output).write_all(body.as_bytes()).unwrap();
+        std::thread::spawn(move || {
+            let mut input = File::from(stream.near.input);
+            let head: ResponseHead = ipc::stream::read_head(&mut input).unwrap();
+            let mut body = Vec::new();
+            input.read_to_end(&mut body).unwrap();
+            assert_eq!(head.content_length, Some(body.len() as u64));
+            (head.status, serde_json::from_slice(&body).unwrap())
+        })
+    }
+
+    /// Calls a method; its result, or its error code.
+    pub(super) fn call(&mut self, method: &str, params: Value) -> JoinHandle<Result<Value, i64>> {
+        let body = serde_json::json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        let answer = self.post(&body.to_string());
+        std::thread::spawn(move || {
+            let (status, mut document) = answer.join().unwrap();
+            assert_eq!((status, &document["id"]), (200, &Value::from(7)));
+            match document["error"]["code"].as_i64() {
+                Some(code) => Err(code),
+                None => Ok(document["result"].take()),
+            }
+        })
+    }
+
+    /// Sends a message of one text.
+    pub(super) fn send(&mut self, text: &str) -> JoinHandle<Result<Value, i64>> {
+        let message = serde_json::json!({"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]});
+        self.call("SendMessage", serde_json::json!({"message": message}))
+    }
+}
+
+/// A tool artifact made of a component of this repository.
+pub(super) fn tool(component: &str, scope: &[&str]) -> Artifact {
+    let mut artifact = agent().artifacts.remove(0);
+    artifact.name = "file-tool".into();
+    artifact.role = Role::Tool;
+    artifact.cache_entry = component.into();
+    artifact.scope = scope.iter().map(|s| (*s).to_owned()).collect();
+    artifact
+}
+
+fn word(event: &Event) -> String {
+    match event {
+        Event::A2aTaskReceived { .. } => "received".into(),
+        Event::TaskStart { .. } => "start".into(),
+        Event::TaskEnd { exit_status, .. } => format!("end {}", exit_status.as_str()),
+        Event::TaskFailed { cause, .. } => format!("failed {cause:?}"),
+        Event::TaskCanceled { phase, .. } => format!("canceled {phase:?}"),
+        Event::TaskRejected { .. } => "rejected".into(),
+        Event::Inference { decision, .. } => format!("inference {decision:?}"),
+        Event::ToolCall { tool_name, ok, .. } => format!("tool {tool_name} {ok}"),
+        Event::Shell { exit_code, .. } => format!("shell {exit_code}"),
+    }
+}
+
+fn be_broker(mut channel: Channel<BrokerToHost, HostToBroker>, see: Sender<Seen>, permitted: Receiver<()>) {
+    let mut parts = Vec::new();
+    let mut generation = 0;
+    while let Ok(received) = channel.receive() {
+        let seen = match received.message {
+            HostToBroker::Event(event) => Seen::Event(*event),
+            HostToBroker::EventPart { last, bytes } => {
+                parts.extend(bytes);
+                if !last {
+                    continue;
+                }
+                Seen::Event(ipc::codec::decode_document(&std::mem::take(&mut parts)).unwrap())
+            }
+            HostToBroker::TaskEnded { task_id } => {
+                let _ = see.send(Seen::TaskEnded(task_id.clone()));
+                // An error is the closed channel of a rig that holds nothing back.
+                let _ = permitted.recv();
+                generation += 1;
+                let _ = channel.send(&BrokerToHost::TaskEndedStored { task_id, generation });
+                continue;
+            }
+            HostToBroker::LoopEnded(totals) => Seen::LoopEnded(totals),
+        };
+        let _ = see.send(seen);
+    }
+}
+
+/// Starts each program in its own group and kills the group on demand, as the real one does with a control group.
+fn be_runner(mut channel: Channel<RunnerToHost, HostToRunner>, workdir: &Path) {
+    let groups: Arc<Mutex<HashMap<RequestId, rustix::process::Pid>>> = Arc::default();
+    while let Ok(received) = channel.receive() {
+        let run = match received.message {
+            HostToRunner::Run(run) => run,
+            HostToRunner::Kill { id } => {
+                if let Some(group) = groups.lock().unwrap().get(&id) {
+                    let _ = rustix::process::kill_process_group(*group, rustix::process::Signal::KILL);
+                }
+                continue;
+            }
+        };
+        let [stdout, stderr] = <[_; 2]>::try_from(received.descriptors).unwrap();
+        let child = Command::new(&run.program)
+            .args(&run.args)
+            .current_dir(workdir)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr)
+            .process_group(0)
+            .spawn();
+        let (sender, id) = (channel.sender(), run.id);
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                let _ = sender.send(&RunnerToHost::Failed { id, reason: error.to_string() });
+                continue;
+            }
+        };
+        let group = rustix::process::Pid::from_child(&child);
+        groups.lock().unwrap().insert(id, group);
+        std::thread::spawn(move || {
+            use std::os::unix::process::ExitStatusExt;
+            let status = child.wait().unwrap();
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            let exit_code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            let _ = sender.send(&RunnerToHost::Finished { id, exit_code, timed_out: false });
+        });
+    }
+}
+
+fn be_egress(mut channel: Channel<Never, HostToEgress>, answer: Answerer) {
+    while let Ok(received) = channel.receive() {
+        let HostToEgress::HttpRequest(request) = received.message;
+        let [input, output] = <[_; 2]>::try_from(received.descriptors).unwrap();
+        let mut body = Vec::new();
+        File::from(input).read_to_end(&mut body).unwrap();
+        let (head, body) = answer(&request, body);
+        let mut output = File::from(output);
+        ipc::stream::write_head(&output, &head).unwrap();
+        output.write_all(&body).unwrap();
+    }
+}
+
+/// Native code of a component of this repository, made by the compiler's own program: this package links no compiler.
+fn compiled(component: &str) -> PathBuf {
+    static DONE: OnceLock<(PathBuf, Folder, Mutex<HashMap<String, PathBuf>>)> = OnceLock::new();
+    let (compiler, folder, done) = DONE.get_or_init(|| (compile_program(), Folder::new(), Mutex::default()));
+    let mut done = done.lock().unwrap();
+    let number = done.len();
+    done.entry(component.to_owned())
+        .or_insert_with(|| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(component);
+            let output = folder.path().join(number.to_string());
+            let status = Command::new(compiler).arg(&source).arg(&output).status().unwrap();
+            assert!(status.success(), "{component} was compiled");
+            output
+        })
+        .clone()
+}
+
+fn compile_program() -> PathBuf {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "-p", "compiler", "--example", "compile", "--message-format=json"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "the compiler's example was built");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "compile")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .expect("the example has an executable")
+}
