@@ -43,14 +43,16 @@ pub(crate) async fn attempt(session: &Session, task_id: &str, task: &str) -> Res
         session.phase.set(Phase::Turn);
         session.turn.set(Some(turn));
         let response = match answer {
-            Ok(answer) => Response::read(&answer).map(|response| (response, answer)).map_err(|error| match error {
-                NoResponse::Failed(reason) => {
-                    (InferenceError::DriverError, FailureCause::DriverError, reason)
-                }
-                NoResponse::Malformed(reason) => {
-                    (InferenceError::MalformedResponse, FailureCause::MalformedResponse, reason)
-                }
-            }),
+            Ok(answer) => {
+                Response::read(&answer).map(|response| (response, answer)).map_err(|error| match error {
+                    NoResponse::Failed(reason) => {
+                        (InferenceError::DriverError, FailureCause::DriverError, reason)
+                    }
+                    NoResponse::Malformed(reason) => {
+                        (InferenceError::MalformedResponse, FailureCause::MalformedResponse, reason)
+                    }
+                })
+            }
             Err(error) => Err((InferenceError::DriverFailed, FailureCause::DriverError, error.to_string())),
         };
         session.counters.borrow_mut().turns += 1;
@@ -207,7 +209,10 @@ mod tests {
                 response("tool_call", text.clone()),
                 Some(failed(FailureCause::MalformedResponse, "the model asked for no tool")),
             ),
-            (response("error", text.clone()), Some(failed(FailureCause::DriverError, "driver returned error"))),
+            (
+                response("error", text.clone()),
+                Some(failed(FailureCause::DriverError, "driver returned error")),
+            ),
             (
                 response("pause", text),
                 Some(failed(FailureCause::MalformedResponse, "unsupported stop_reason 'pause'")),

@@ -42,15 +42,17 @@ impl Caller {
     /// [`CallError`]; its text is fit for the model and the trace.
     pub(crate) async fn call(&self, agent: &Agent, name: &str, input: String) -> Result<Answer, CallError> {
         let host = |reason: String| CallError::Host { artifact: name.to_owned(), reason };
-        let loaded =
-            self.components.by_name.get(name).ok_or_else(|| host("is not among the capsule's artifacts".into()))?;
+        let loaded = self
+            .components
+            .by_name
+            .get(name)
+            .ok_or_else(|| host("is not among the capsule's artifacts".into()))?;
         let artifact = &loaded.artifact;
         let directory = wasi::open_scope(&self.workdir, &artifact.scope)
             .map_err(|errno| host(format!("its directory could not be opened: {errno}")))?;
         let hooks = Hooks::new(Arc::clone(&self.egress), name, artifact.gateway_path.is_some());
         let context = wasi::context(agent, artifact);
-        let mut store =
-            store::new(&self.components.engine, &agent.limits, context, hooks, Some(directory));
+        let mut store = store::new(&self.components.engine, &agent.limits, context, hooks, Some(directory));
         let late = CallError::Deadline { artifact: name.to_owned(), seconds: agent.limits.deadline_seconds };
         let patience = store::allowed(&agent.limits) * 2 + GRACE;
         match tokio::time::timeout(patience, run(loaded, agent, &mut store, input)).await {

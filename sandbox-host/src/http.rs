@@ -49,7 +49,11 @@ pub(crate) struct EgressLink {
 
 impl EgressLink {
     pub(crate) fn new() -> Self {
-        EgressLink { sender: Mutex::new(None), next: AtomicU64::new(1), slots: Arc::new(Semaphore::new(MAX_EXCHANGES)) }
+        EgressLink {
+            sender: Mutex::new(None),
+            next: AtomicU64::new(1),
+            slots: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+        }
     }
 
     /// Uses this channel from now on, or none.
@@ -94,7 +98,13 @@ impl WasiHttpHooks for Hooks {
         let link = Arc::clone(&self.link);
         let left = self.deadline.saturating_duration_since(Instant::now());
         let patience = options.and_then(|options| options.first_byte_timeout).unwrap_or(left).min(left);
-        let message = describe(&request, &self.artifact, self.has_gateway, link.next.fetch_add(1, Ordering::Relaxed), left);
+        let message = describe(
+            &request,
+            &self.artifact,
+            self.has_gateway,
+            link.next.fetch_add(1, Ordering::Relaxed),
+            left,
+        );
         Box::new(async move {
             let message = message?;
             tokio::time::timeout(patience, exchange(&link, message, request.into_body()))

@@ -60,10 +60,8 @@ pub(crate) fn load(engine: Engine, agent: &Agent, cache: &Path) -> Result<Compon
         // SAFETY: the file was written by our compiler for this engine into a directory only the broker can change, which
         // is mounted read-only here; Wasmtime refuses code of another version or configuration.
         let component = unsafe { Component::deserialize_file(&engine, &path) }.map_err(fail)?;
-        let component = linker
-            .instantiate_pre(&component)
-            .and_then(bindings::ComponentCallPre::new)
-            .map_err(fail)?;
+        let component =
+            linker.instantiate_pre(&component).and_then(bindings::ComponentCallPre::new).map_err(fail)?;
         by_name.insert(artifact.name.clone(), Loaded { artifact: artifact.clone(), component });
     }
     if !by_name.contains_key(&agent.driver) {

@@ -39,8 +39,6 @@ mod wasi;
 use std::path::Path;
 use std::process::ExitCode;
 
-
-
 use ipc::edge::control::{CACHE, FromRole, HostOrder, RoleControl, SESSION, WORKDIR};
 use wasmtime::Engine;
 

@@ -95,7 +95,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(session: Rc<Session>, egress: Arc<EgressLink>, faults: mpsc::UnboundedSender<Fault>) -> Self {
+    pub(crate) fn new(
+        session: Rc<Session>,
+        egress: Arc<EgressLink>,
+        faults: mpsc::UnboundedSender<Fault>,
+    ) -> Self {
         Peers { session, egress, faults, watcher: None }
     }
 
@@ -136,7 +140,9 @@ impl Peers {
                 Err(error) => return broken(error),
             };
             let done = match &received.message {
-                ToRole::Order(HostOrder::Door) => only(received).and_then(channel).and_then(|door| self.door(door)),
+                ToRole::Order(HostOrder::Door) => {
+                    only(received).and_then(channel).and_then(|door| self.door(door))
+                }
                 ToRole::Order(HostOrder::Egress) => {
                     only(received).and_then(channel).and_then(|egress| self.egress(egress))
                 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 /// The system prompt: the `[Capsule]` block, a blank line, the operator's own prompt. It names nothing that differs between
 /// two launches of one capsule with one work folder, so that a provider's prompt cache holds.
 pub(crate) fn system(agent: &Agent) -> String {
-    let network = if agent.network_allow.is_empty() { "none".to_owned() } else { agent.network_allow.join(", ") };
+    let network =
+        if agent.network_allow.is_empty() { "none".to_owned() } else { agent.network_allow.join(", ") };
     let shell: Vec<&str> = agent.shell.iter().map(|(name, _)| name.as_str()).collect();
     let shell = if shell.is_empty() { "none".to_owned() } else { shell.join(", ") };
     let block = format!(

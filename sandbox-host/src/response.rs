@@ -49,7 +49,8 @@ impl Response {
         let payload = payload.ok_or_else(|| malformed("the driver returned no data"))?;
         let document: Value =
             serde_json::from_str(payload).map_err(|_| malformed("the driver's response is not JSON"))?;
-        let members = document.as_object().ok_or_else(|| malformed("the driver's response is not an object"))?;
+        let members =
+            document.as_object().ok_or_else(|| malformed("the driver's response is not an object"))?;
         let stop_reason = match members.get("stop_reason") {
             Some(Value::String(word)) => word.clone(),
             _ => return Err(malformed("the driver's response has no `stop_reason`")),
@@ -59,7 +60,8 @@ impl Response {
             None | Some(Value::Null) => Vec::new(),
             Some(_) => return Err(malformed("the driver's `content` is not an array")),
         };
-        let usage = |name: &str| members.get("usage").and_then(|usage| usage.get(name)).and_then(Value::as_u64);
+        let usage =
+            |name: &str| members.get("usage").and_then(|usage| usage.get(name)).and_then(Value::as_u64);
         Ok(Response {
             stop_reason,
             content,
@@ -117,7 +119,12 @@ mod tests {
     use super::*;
 
     fn answer(status: Status, data: Option<&str>, summary: Option<&str>) -> Answer {
-        Answer { status, data: data.map(str::to_owned), summary: summary.map(str::to_owned), truncated: false }
+        Answer {
+            status,
+            data: data.map(str::to_owned),
+            summary: summary.map(str::to_owned),
+            truncated: false,
+        }
     }
 
     #[test]
@@ -133,7 +140,10 @@ mod tests {
             (answer(Status::Passed, None, None), malformed("the driver returned no data")),
             (answer(Status::Passed, Some("{"), None), malformed("the driver's response is not JSON")),
             (answer(Status::Passed, Some("[]"), None), malformed("the driver's response is not an object")),
-            (answer(Status::Passed, Some("{}"), None), malformed("the driver's response has no `stop_reason`")),
+            (
+                answer(Status::Passed, Some("{}"), None),
+                malformed("the driver's response has no `stop_reason`"),
+            ),
             (
                 answer(Status::Passed, Some(r#"{"stop_reason":"end_turn","content":7}"#), None),
                 malformed("the driver's `content` is not an array"),

@@ -76,9 +76,7 @@ impl SessionDirectory {
 fn create(directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::from_raw_mode(0o644))?;
-    File::from(file)
-        .write_all(bytes)
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    File::from(file).write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

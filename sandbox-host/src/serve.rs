@@ -52,7 +52,8 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, String> {
     let components = load::load(engine, &wired.agent, cache)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let workdir = rustix::fs::open(workdir, flags, Mode::empty()).map_err(|errno| format!("workdir: {errno}"))?;
+    let workdir =
+        rustix::fs::open(workdir, flags, Mode::empty()).map_err(|errno| format!("workdir: {errno}"))?;
     let directory = SessionDirectory::open(session).map_err(|errno| format!("session directory: {errno}"))?;
     Ok(Prepared { wired, components, workdir, directory })
 }

@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use ipc::edge::host_broker::{Agent, CancelPhase, Event, ExitStatus, FailureCause, LoopEnded, Origin, TaskSource};
+use ipc::edge::host_broker::{
+    Agent, CancelPhase, Event, ExitStatus, FailureCause, LoopEnded, Origin, TaskSource,
+};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -262,8 +264,7 @@ impl Session {
         let task_id = id.to_owned();
         match &ending.failure {
             Some((turn, cause, reason)) => {
-                let event =
-                    Event::TaskFailed { task_id, turn: *turn, cause: *cause, reason: reason.clone() };
+                let event = Event::TaskFailed { task_id, turn: *turn, cause: *cause, reason: reason.clone() };
                 self.broker.event(event).await?;
             }
             None if ending.state == State::Canceled => {
@@ -401,15 +402,26 @@ mod tests {
     #[test]
     fn every_outcome_has_its_state_and_its_words() {
         let agent = agent();
-        let failed = Outcome::Failed {
-            turn: Some(1),
-            cause: FailureCause::MalformedResponse,
-            reason: "bad".into(),
-        };
+        let failed =
+            Outcome::Failed { turn: Some(1), cause: FailureCause::MalformedResponse, reason: "bad".into() };
         for (outcome, state, status, message, result, response) in [
-            (Outcome::Answered("hi".into()), State::Completed, ExitStatus::Ok, "task completed", "hi", Some("hi")),
+            (
+                Outcome::Answered("hi".into()),
+                State::Completed,
+                ExitStatus::Ok,
+                "task completed",
+                "hi",
+                Some("hi"),
+            ),
             (Outcome::Answered(String::new()), State::Completed, ExitStatus::Ok, "task completed", "", None),
-            (failed, State::Failed, ExitStatus::Failed, "task failed (malformed_response): bad", "error: bad", None),
+            (
+                failed,
+                State::Failed,
+                ExitStatus::Failed,
+                "task failed (malformed_response): bad",
+                "error: bad",
+                None,
+            ),
             (
                 Outcome::MaxTurns { turns: 10 },
                 State::Failed,

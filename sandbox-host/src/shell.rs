@@ -76,7 +76,9 @@ pub(crate) async fn run(
         Ended::NotAllowed => {
             return Ok(Outcome::DidNot(format!("'{program}' is not in capabilities.shell.allow")));
         }
-        Ended::Failed(reason) => return Ok(Outcome::DidNot(format!("'{program}' could not be started: {reason}"))),
+        Ended::Failed(reason) => {
+            return Ok(Outcome::DidNot(format!("'{program}' could not be started: {reason}")));
+        }
     };
     let (stdout, stderr) = (stdout.finish().await, stderr.finish().await);
     let line = if takes_script(program) { command.to_owned() } else { format!("{program} {command}") };

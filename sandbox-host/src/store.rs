@@ -43,7 +43,9 @@ pub(crate) struct StreamCounts {
 /// Why a call did not come to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
-    #[error("E-RUN-001: {artifact}: ran longer than {seconds} seconds (capabilities.limits.deadline_seconds)")]
+    #[error(
+        "E-RUN-001: {artifact}: ran longer than {seconds} seconds (capabilities.limits.deadline_seconds)"
+    )]
     Deadline { artifact: String, seconds: u64 },
     #[error("E-RUN-001: {artifact}: {limit}")]
     Limit { artifact: String, limit: String },

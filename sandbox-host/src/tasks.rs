@@ -110,7 +110,13 @@ impl Tasks {
     }
 
     /// Moves a task to its next state; false, and nothing changes, if that may not follow.
-    pub(crate) fn advance(&mut self, id: &str, next: State, message: Option<String>, response: Option<String>) -> bool {
+    pub(crate) fn advance(
+        &mut self,
+        id: &str,
+        next: State,
+        message: Option<String>,
+        response: Option<String>,
+    ) -> bool {
         let Some(task) = self.by_id.get_mut(id).filter(|task| task.state.may_become(next)) else {
             return false;
         };

@@ -98,7 +98,12 @@ impl Done {
 ///
 /// # Errors
 /// [`Fault`] if the session cannot go on; anything the tool does is a reply.
-pub(crate) async fn dispatch(session: &Session, call: &ToolCall, turn: u32, task_id: &str) -> Result<Reply, Fault> {
+pub(crate) async fn dispatch(
+    session: &Session,
+    call: &ToolCall,
+    turn: u32,
+    task_id: &str,
+) -> Result<Reply, Fault> {
     let started = Instant::now();
     let done = perform(session, call, turn, task_id).await?;
     let clipped = clip(&done.text, MAX_RESULT);
@@ -229,7 +234,8 @@ mod tests {
         agent.artifacts.push(tool);
         agent.shell = vec![("wc".into(), "/usr/bin/wc".into()), ("bash".into(), "/bin/bash".into())];
         let tools = inventory(&agent);
-        let names: Vec<&str> = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> =
+            tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["alpha", "bash", "wc"]);
         assert_eq!(
             tools[0].to_string(),

@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn variables_of_ours_win_and_gateways_are_named_only_to_their_artifact() {
         let mut agent = agent();
-        agent.environment = vec![("LANG".into(), "C".into()), ("MURMUR_ARTIFACT_CONFIG".into(), "stolen".into())];
+        agent.environment =
+            vec![("LANG".into(), "C".into()), ("MURMUR_ARTIFACT_CONFIG".into(), "stolen".into())];
         agent.artifacts[0].gateway_path = Some("/v1".into());
         let mut tool = agent.artifacts[0].clone();
         tool.name = "tool".into();
@@ -154,7 +155,8 @@ mod tests {
         let folder = Folder::new();
         std::os::unix::fs::symlink("/", folder.path().join("link")).unwrap();
         let workdir: OwnedFd = File::open(folder.path()).unwrap().into();
-        let scope = |names: &[&str]| open_scope(&workdir, &names.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+        let scope =
+            |names: &[&str]| open_scope(&workdir, &names.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
         assert!(scope(&[]).is_ok());
         assert!(scope(&["a", "b"]).is_ok());
         assert!(folder.path().join("a/b").is_dir());

@@ -43,7 +43,8 @@ fn fail(reason: &str) -> ExitCode {
 
 /// Answers one job.
 fn run(job: &Job, [answer, artifact, output]: [OwnedFd; 3]) -> Result<(), String> {
-    let answer = Channel::<CompilerToBroker, Never>::from_descriptor(answer).map_err(|error| error.to_string())?;
+    let answer =
+        Channel::<CompilerToBroker, Never>::from_descriptor(answer).map_err(|error| error.to_string())?;
     let message = match compile(job, File::from(artifact), File::from(output)) {
         Ok(message) => message,
         Err(Refusal { code, mut reason }) => {
@@ -74,7 +75,8 @@ fn compile(job: &Job, artifact: File, mut output: File) -> Result<CompilerToBrok
 /// Starts the compiler's threads with a number of our own: left to itself the library would look for the control group's
 /// files, which are out of reach here. Where it cannot, compilation goes on with what there is.
 fn start_threads() {
-    let threads = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize).min(MAX_THREADS);
+    let threads =
+        rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize).min(MAX_THREADS);
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
 }
 
@@ -98,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_job_is_answered_once_whatever_the_bytes() {
-        let component = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/file-tool/artifact/capsule.wasm");
+        let component =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/file-tool/artifact/capsule.wasm");
         let good = pack(b"name: t\nversion: \"1\"\nruntime: tool\n", &std::fs::read(component).unwrap());
         for (bytes, compiled) in [(good.as_slice(), true), (b"junk", false)] {
             let (mut broker, answer) = ipc::pair::<Never, CompilerToBroker>().unwrap();

@@ -78,8 +78,10 @@ impl RpcError {
     pub(crate) fn document(&self, id: &Value) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let (Some((reason, metadata)), Some(members)) = (&self.info, error.as_object_mut()) {
-            let metadata: Map<String, Value> =
-                metadata.iter().map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str()))).collect();
+            let metadata: Map<String, Value> = metadata
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str())))
+                .collect();
             let info = json!([{
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
                 "reason": reason,
@@ -215,13 +217,23 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"method":"nope"}"#, &["1.0.12"], -32601, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"message/send"}"#, one, -32601, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"message/send"}"#, none, -32009, json!(1)),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"GetTaskPushNotificationConfig","params":[]}"#, one, -32003, json!(1)),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"GetTaskPushNotificationConfig","params":[]}"#,
+                one,
+                -32003,
+                json!(1),
+            ),
             (r#"{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage"}"#, one, -32004, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"GetExtendedAgentCard"}"#, one, -32004, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[]}"#, one, -32602, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":null}"#, one, -32602, json!(1)),
             (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"tenant":"t"}}"#, one, -32602, json!(1)),
-            (r#"{"jsonrpc":"2.0","id":"x","method":"GetTask","params":{"tenant":null}}"#, one, -32602, json!("x")),
+            (
+                r#"{"jsonrpc":"2.0","id":"x","method":"GetTask","params":{"tenant":null}}"#,
+                one,
+                -32602,
+                json!("x"),
+            ),
         ];
         for (body, headers, code, id) in cases {
             let (got_id, error) = read(body.as_bytes(), &versions(headers), true).unwrap_err();
@@ -258,7 +270,8 @@ mod tests {
                 r#""domain":"a2a-protocol.org","metadata":{"taskId":"tsk_1"}}]}}"#
             )
         );
-        let (id, error) = read(br#"{"jsonrpc":"2.0","id":1,"method":"x"}"#, &versions(&["0.3"]), true).unwrap_err();
+        let (id, error) =
+            read(br#"{"jsonrpc":"2.0","id":1,"method":"x"}"#, &versions(&["0.3"]), true).unwrap_err();
         assert_eq!(
             error.document(&id)["error"]["data"][0]["metadata"],
             json!({"requestedVersion": "0.3", "supportedVersions": "1.0"})

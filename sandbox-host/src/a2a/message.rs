@@ -57,9 +57,8 @@ fn identifier(message: &Map<String, Value>, name: &str) -> Result<Option<String>
 }
 
 fn check_references(references: Option<&Value>) -> Result<(), RpcError> {
-    let wrong = || {
-        RpcError::invalid_params("`message.referenceTaskIds` must be at most 16 different strings")
-    };
+    let wrong =
+        || RpcError::invalid_params("`message.referenceTaskIds` must be at most 16 different strings");
     let ids = match references {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(ids)) if ids.len() <= MAX_REFERENCES => ids,
@@ -128,7 +127,9 @@ mod tests {
     use super::*;
 
     fn params(message: Value, configuration: Value) -> Map<String, Value> {
-        let Value::Object(map) = json!({"message": message, "configuration": configuration}) else { unreachable!() };
+        let Value::Object(map) = json!({"message": message, "configuration": configuration}) else {
+            unreachable!()
+        };
         map
     }
 
@@ -183,6 +184,8 @@ mod tests {
             let error = read(&params(message.clone(), configuration.clone())).unwrap_err();
             assert_eq!(code(&error), expected, "{message} {configuration}");
         }
-        assert!(read(&params(good(json!({"referenceTaskIds": ["a", "b"], "taskId": null})), json!({}))).is_ok());
+        assert!(
+            read(&params(good(json!({"referenceTaskIds": ["a", "b"], "taskId": null})), json!({}))).is_ok()
+        );
     }
 }

@@ -37,7 +37,8 @@ pub(crate) async fn answer(session: &Session, headers: &Headers, body: &[u8]) ->
     let (origin, trusted) = provenance(headers);
     if origin == Origin::Peer {
         // No manifest can consent to peers' tasks yet (`spec: Routing order`, row 5).
-        let body = r#"{"error":"peer_not_accepted","message":"this capsule does not accept tasks from peers"}"#;
+        let body =
+            r#"{"error":"peer_not_accepted","message":"this capsule does not accept tasks from peers"}"#;
         return Ok(Reply { status: 403, body: body.to_owned() });
     }
     let takes_tasks = session.queue.borrow().takes_tasks();
@@ -162,7 +163,10 @@ fn task_id(params: &Map<String, Value>) -> Result<&str, RpcError> {
     }
 }
 
-async fn cancel_task(session: &Session, params: &Map<String, Value>) -> Result<Result<Value, RpcError>, Fault> {
+async fn cancel_task(
+    session: &Session,
+    params: &Map<String, Value>,
+) -> Result<Result<Value, RpcError>, Fault> {
     let id = match task_id(params) {
         Ok(id) => id,
         Err(error) => return Ok(Err(error)),
@@ -177,8 +181,7 @@ async fn cancel_task(session: &Session, params: &Map<String, Value>) -> Result<R
         let message = "task canceled before it started".to_owned();
         session.tasks.borrow_mut().advance(id, State::Canceled, Some(message), None);
         session.changed();
-        let event =
-            Event::TaskCanceled { task_id: id.to_owned(), turn: None, phase: CancelPhase::Queued };
+        let event = Event::TaskCanceled { task_id: id.to_owned(), turn: None, phase: CancelPhase::Queued };
         session.broker.event(event).await?;
     } else {
         session.tasks.borrow_mut().cancel(id);

@@ -52,10 +52,16 @@ fn the_launchs_own_task_is_run_to_its_report_and_the_session_ends() {
     );
     // The first command fails for want of the directory: the model is told, and says so.
     let words = rig.until_task_ended();
-    assert_eq!(words, ["start", "inference ToolCall", "tool bash true", "shell 2", "inference EndTurn", "end ok"]);
+    assert_eq!(
+        words,
+        ["start", "inference ToolCall", "tool bash true", "shell 2", "inference EndTurn", "end ok"]
+    );
     rig.acknowledge();
     let totals = rig.loop_ended();
-    assert_eq!((totals.exit_status, totals.turns, totals.tool_calls, totals.shell_calls), (ExitStatus::Ok, 2, 1, 1));
+    assert_eq!(
+        (totals.exit_status, totals.turns, totals.tool_calls, totals.shell_calls),
+        (ExitStatus::Ok, 2, 1, 1)
+    );
     let result = std::fs::read_to_string(rig.session.path().join("out/result.txt")).unwrap();
     assert!(result.contains("could not list"), "{result}");
     assert_eq!(rig.shut_down(), Ok(()));
@@ -100,16 +106,28 @@ fn every_way_a_driver_can_fail_fails_the_task_and_not_the_session() {
         agent.max_turns = 3;
     });
     for (task, words, text) in [
-        ("spin", "inference Error, failed DriverError", "task failed (driver_error): E-RUN-001: driver: ran longer than 1"),
+        (
+            "spin",
+            "inference Error, failed DriverError",
+            "task failed (driver_error): E-RUN-001: driver: ran longer than 1",
+        ),
         ("hoard", "inference Error, failed DriverError", "capabilities.limits.memory_bytes"),
-        ("trap", "inference Error, failed DriverError", "task failed (driver_error): E-RUN-001: driver: wasm"),
+        (
+            "trap",
+            "inference Error, failed DriverError",
+            "task failed (driver_error): E-RUN-001: driver: wasm",
+        ),
         ("garble", "inference Error, failed MalformedResponse", "the driver's response is not JSON"),
         ("nothing", "inference Error, failed MalformedResponse", "the driver returned no data"),
         ("fail", "inference Error, failed DriverError", "task failed (driver_error): asked to fail"),
         ("refuse", "inference Error, failed DriverError", "task failed (driver_error): asked to refuse"),
         ("stop pause x", "inference Text, failed MalformedResponse", "unsupported stop_reason 'pause'"),
         ("stop tool_call x", "inference ToolCall, failed MalformedResponse", "the model asked for no tool"),
-        (" ", "failed RuntimeError", "task failed (runtime_error): the task is empty; nothing was sent to the model"),
+        (
+            " ",
+            "failed RuntimeError",
+            "task failed (runtime_error): the task is empty; nothing was sent to the model",
+        ),
         (
             "again nope {}",
             "inference ToolCall, tool nope false, inference ToolCall, tool nope false, inference ToolCall, tool nope false",
@@ -210,7 +228,10 @@ fn a_cancelled_task_leaves_no_program_behind_and_counts_as_ended() {
     let waiting = rig.send("after it");
     let Seen::Event(Event::A2aTaskReceived { task_id: second, .. }) = rig.next() else { panic!() };
     let canceled = rig.call("CancelTask", json!({"id": second})).join().unwrap().unwrap();
-    assert_eq!((state(&canceled), message(&canceled)), ("TASK_STATE_CANCELED", "task canceled before it started"));
+    assert_eq!(
+        (state(&canceled), message(&canceled)),
+        ("TASK_STATE_CANCELED", "task canceled before it started")
+    );
     assert_eq!(state(&waiting.join().unwrap().unwrap()["task"]), "TASK_STATE_CANCELED");
 
     let started = Instant::now();
@@ -251,7 +272,10 @@ fn a_full_queue_rejects_and_a_client_in_a_hurry_is_answered_at_once() {
             "configuration": {"returnImmediately": true}})
     };
     let second = rig.call("SendMessage", message_of("two")).join().unwrap().unwrap();
-    assert_eq!((state(&second["task"]), &second["task"]["contextId"]), ("TASK_STATE_SUBMITTED", &json!("ctx_mine")));
+    assert_eq!(
+        (state(&second["task"]), &second["task"]["contextId"]),
+        ("TASK_STATE_SUBMITTED", &json!("ctx_mine"))
+    );
     rig.call("SendMessage", message_of("three")).join().unwrap().unwrap();
     let fourth = rig.send("four").join().unwrap().unwrap();
     assert_eq!(
@@ -294,7 +318,10 @@ fn upstream(request: &HttpRequest, body: Vec<u8>) -> (AnswerHead, Vec<u8>) {
     match (&request.purpose, request.host.as_str()) {
         (Purpose::Gateway { artifact }, _) => {
             let text = format!("{} {} for {artifact}: {body}", request.method, request.path);
-            (AnswerHead::Response { status: 201, headers: vec![("x-test".into(), b"1".to_vec())] }, text.into())
+            (
+                AnswerHead::Response { status: 201, headers: vec![("x-test".into(), b"1".to_vec())] },
+                text.into(),
+            )
         }
         (Purpose::Component { .. }, "down.example") => (AnswerHead::Failed(FailureKind::Connect), vec![]),
         (Purpose::Component { .. }, _) => (AnswerHead::Denied, vec![]),
@@ -356,5 +383,8 @@ fn no_compiler_is_linked_into_this_package() {
     }
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let symbol = ["cranelift_", "codegen"].concat();
-    assert!(!program.windows(symbol.len()).any(|window| window == symbol.as_bytes()), "its symbols are there");
+    assert!(
+        !program.windows(symbol.len()).any(|window| window == symbol.as_bytes()),
+        "its symbols are there"
+    );
 }

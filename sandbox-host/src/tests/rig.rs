@@ -82,7 +82,9 @@ impl Rig {
         let host = std::thread::Builder::new().name("sandbox-host".into()).spawn(move || {
             let Some(wired) = orders::until_load(&mut host_control)? else { return Ok(()) };
             let [cache, workdir, session] = paths;
-            let prepared = serve::prepare(load::engine().map_err(Fault::Own)?, wired, &cache, &workdir, &session).map_err(Fault::Own)?;
+            let prepared =
+                serve::prepare(load::engine().map_err(Fault::Own)?, wired, &cache, &workdir, &session)
+                    .map_err(Fault::Own)?;
             serve::serve(host_control, prepared)
         });
         let host = host.unwrap();
