@@ -24,7 +24,7 @@ pub(crate) struct House {
     pub(crate) control: Channel<ToRole<DoorOrder>, FromRole>,
     pub(crate) broker: Channel<Never, DoorToBroker>,
     pub(crate) host: Option<Channel<Never, DoorToHost>>,
-    thread: JoinHandle<Result<(), DoorError>>,
+    thread: Option<JoinHandle<Result<(), DoorError>>>,
 }
 
 pub(crate) fn constants() -> DoorConfigure {
@@ -38,7 +38,7 @@ pub(crate) fn constants() -> DoorConfigure {
 }
 
 impl House {
-    /// A serving door without a fileserver.
+    /// A serving door in a thread, without a fileserver.
     pub(crate) fn new(limits: Limits, constants: DoorConfigure) -> Self {
         let (control, door_end) = ipc::pair::<ToRole<DoorOrder>, FromRole>().unwrap();
         let thread = std::thread::Builder::new()
@@ -48,6 +48,11 @@ impl House {
                 runtime.unwrap().block_on(door::run(door_end, limits))
             })
             .unwrap();
+        House { thread: Some(thread), ..House::wired(control, constants) }
+    }
+
+    /// A serving door at the other end of `control`, wherever that is.
+    pub(crate) fn wired(control: Channel<ToRole<DoorOrder>, FromRole>, constants: DoorConfigure) -> Self {
         let (broker, to_broker) = ipc::pair::<Never, DoorToBroker>().unwrap();
         let (host, to_host) = ipc::pair::<Never, DoorToHost>().unwrap();
         let agent = constants.agent;
@@ -58,7 +63,7 @@ impl House {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         order(&control, DoorOrder::Serve, &[&OwnedFd::from(listener)]);
-        House { address, control, broker, host: agent.then_some(host), thread }
+        House { address, control, broker, host: agent.then_some(host), thread: None }
     }
 
     /// Gives the door a (new) fileserver.
@@ -77,13 +82,13 @@ impl House {
 
     /// How the door ended.
     pub(crate) fn join(self) -> Result<(), DoorError> {
-        self.thread.join().unwrap()
+        self.thread.unwrap().join().unwrap()
     }
 
     /// How the door ends once the broker's end of its control channel closes.
     pub(crate) fn orphan(self) -> Result<(), DoorError> {
         drop(self.control);
-        self.thread.join().unwrap()
+        self.thread.unwrap().join().unwrap()
     }
 
     /// Orders the door to end and waits for it.
