@@ -73,14 +73,17 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = std::fs::write(self.directory.join("cgroup.kill"), "1");
-        for leaf in 0..self.leaves {
+        for directory in (0..self.leaves).map(|leaf| self.leaf(leaf)).chain([self.directory.clone()]) {
             // A killed process leaves its cgroup a little later than it is reaped, on some kernels.
             let until = Instant::now() + Duration::from_secs(2);
-            while std::fs::remove_dir(self.leaf(leaf)).is_err() && Instant::now() < until {
+            while let Err(error) = std::fs::remove_dir(&directory) {
+                if Instant::now() > until {
+                    let _ = writeln!(std::io::stderr(), "{}: {error}", directory.display());
+                    break;
+                }
                 std::thread::yield_now();
             }
         }
-        let _ = std::fs::remove_dir(&self.directory);
     }
 }
 
