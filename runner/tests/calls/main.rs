@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use confine::spawn::Exit;
 use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
+use ipc::edge::runner_broker::RunnerToBroker;
 use session::{End, Request, Session};
 
 /// Ends a session the ordinary way and checks that it was one.
@@ -280,6 +281,34 @@ fn programs_cannot_end_the_runner() {
         assert_eq!(session.bash(script).text(), "sent\n");
     }
     assert_eq!(session.run(Request::default()).finished(), (0, false));
+    end(session);
+}
+
+#[test]
+fn a_leaf_that_does_not_become_empty_is_reported_and_not_used_until_it_is() {
+    // A kernel that cannot end a process is not to be had: a file says that the leaf is populated.
+    let file = std::env::temp_dir().join(format!("runner-events-{}", std::process::id()));
+    std::fs::write(&file, "populated 1\nfrozen 0\n").unwrap();
+    let Some(mut session) = Session::with_events(2, &file) else { return };
+    let began = Instant::now();
+    let output = session.run(Request::default());
+    assert!(matches!(output.answer, RunnerToHost::Failed { .. }), "{output:?}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(10), "{took:?}");
+    let event = session.broker.receive_until(Instant::now() + Duration::from_secs(5)).unwrap().message;
+    assert!(matches!(event, RunnerToBroker::LeafStuck { leaf: 0 }), "{event:?}");
+    // One leaf is left, and the runner goes on with it.
+    let sleeping = session.begin(Request { program: "sleep", args: &["600"], ..Request::default() });
+    let refused = session.run(Request::default());
+    assert!(matches!(refused.answer, RunnerToHost::Failed { .. }), "{refused:?}");
+    std::fs::write(&file, "populated 0\nfrozen 0\n").unwrap();
+    // Whatever wakes the runner next makes it look again: this request does.
+    drop(session.run(Request { program: "nothing", ..Request::default() }));
+    assert_eq!(session.run(Request::default()).finished(), (0, false));
+    session.host.send(&HostToRunner::Kill { id: sleeping.id }).unwrap();
+    let answer = session.answer();
+    assert_eq!(session.output(sleeping, answer).finished(), (137, false));
+    std::fs::remove_file(file).unwrap();
     end(session);
 }
 

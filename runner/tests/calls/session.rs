@@ -33,6 +33,8 @@ pub(crate) fn not_run(why: &str) {
 struct Cgroup {
     directory: PathBuf,
     leaves: usize,
+    /// Stands for the first leaf's `cgroup.events`.
+    events: Option<PathBuf>,
 }
 
 impl Cgroup {
@@ -46,7 +48,7 @@ impl Cgroup {
         let name = format!("capsule-broker-runner-test-{}-{number}", std::process::id());
         let directory = Path::new(&mount).join(name);
         std::fs::create_dir(&directory).map_err(|error| format!("cgroup v2 is not writable: {error}"))?;
-        let cgroup = Cgroup { directory, leaves };
+        let cgroup = Cgroup { directory, leaves, events: None };
         for leaf in 0..leaves {
             std::fs::create_dir(cgroup.leaf(leaf)).map_err(|error| error.to_string())?;
         }
@@ -62,22 +64,26 @@ impl Cgroup {
 
     fn files(&self, leaf: usize) -> [OwnedFd; 3] {
         let write = |name| File::options().write(true).open(self.leaf(leaf).join(name)).unwrap().into();
-        let events = File::open(self.leaf(leaf).join("cgroup.events")).unwrap().into();
-        [write("cgroup.procs"), write("cgroup.kill"), events]
+        let own = self.leaf(leaf).join("cgroup.events");
+        let events = self.events.as_ref().filter(|_| leaf == 0).unwrap_or(&own);
+        [write("cgroup.procs"), write("cgroup.kill"), File::open(events).unwrap().into()]
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = std::fs::write(self.directory.join("cgroup.kill"), "1");
-        for leaf in 0..self.leaves {
+        for directory in (0..self.leaves).map(|leaf| self.leaf(leaf)).chain([self.directory.clone()]) {
             // A killed process leaves its cgroup a little later than it is reaped, on some kernels.
             let until = Instant::now() + Duration::from_secs(2);
-            while std::fs::remove_dir(self.leaf(leaf)).is_err() && Instant::now() < until {
+            while let Err(error) = std::fs::remove_dir(&directory) {
+                if Instant::now() > until {
+                    let _ = writeln!(std::io::stderr(), "{}: {error}", directory.display());
+                    break;
+                }
                 std::thread::yield_now();
             }
         }
-        let _ = std::fs::remove_dir(&self.directory);
     }
 }
 
@@ -130,7 +136,7 @@ pub(crate) struct Session {
     pub(crate) child: Child,
     pub(crate) control: BrokerControl<RunnerOrder>,
     pub(crate) host: Channel<HostToRunner, RunnerToHost>,
-    broker: Channel<Never, RunnerToBroker>,
+    pub(crate) broker: Channel<Never, RunnerToBroker>,
     pub(crate) workdir: PathBuf,
     scratch: PathBuf,
     cgroup: Cgroup,
@@ -166,17 +172,22 @@ impl Session {
 
     /// The same with a changed configuration.
     pub(crate) fn with(leaves: usize, change: impl FnOnce(&mut RunnerConfigure)) -> Option<Self> {
+        Self::cgroup(leaves).map(|cgroup| Self::start(cgroup, change))
+    }
+
+    /// A runner whose first leaf says what the file says of being populated.
+    pub(crate) fn with_events(leaves: usize, events: &Path) -> Option<Self> {
+        let mut cgroup = Self::cgroup(leaves)?;
+        cgroup.events = Some(events.to_owned());
+        Some(Self::start(cgroup, |_| {}))
+    }
+
+    fn cgroup(leaves: usize) -> Option<Cgroup> {
         if !rustix::process::geteuid().is_root() {
             not_run("needs root");
             return None;
         }
-        match Cgroup::new(leaves) {
-            Ok(cgroup) => Some(Self::start(cgroup, change)),
-            Err(why) => {
-                not_run(&why);
-                None
-            }
-        }
+        Cgroup::new(leaves).inspect_err(|why| not_run(why)).ok()
     }
 
     fn start(cgroup: Cgroup, change: impl FnOnce(&mut RunnerConfigure)) -> Self {
