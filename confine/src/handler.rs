@@ -4,7 +4,7 @@
 //! corrupted heap end in `abort()`, so one handler for SIGABRT covers both. No backtrace is printed and no panic message: the
 //! message may hold bytes of a peer, and unwinding opens files.
 
-use crate::sys::signal::{Line, PANICKED, install, last_words};
+use crate::sys::signal::{Line, PANICKED, install, install_for_faults, last_words};
 
 /// Status after a panic, an abort or a failed allocation.
 pub const PANIC_STATUS: i32 = crate::sys::signal::PANICKED;
@@ -22,6 +22,17 @@ pub fn arm() {
         last_words(line.text(b"\n").bytes(), PANICKED)
     }));
     if install().is_err() {
+        last_words(b"the signal handlers could not be installed\n", PANICKED);
+    }
+}
+
+/// Arms the handler for faults: a bad access or a full stack ends the process with 70 and a line. Without it std's handler
+/// answers, whose call to restore the default is refused: the exit would be 71 and name that call.
+///
+/// Wasmtime handles the same signals and passes on what no guest caused, so sandbox-host calls this **before** it makes its
+/// engine; every other process after [`arm`].
+pub fn arm_for_faults() {
+    if install_for_faults().is_err() {
         last_words(b"the signal handlers could not be installed\n", PANICKED);
     }
 }

@@ -33,6 +33,10 @@ pub enum StartError {
 /// [`StartError`]; the broker has been told, the caller exits with status 1.
 pub fn start<O: Message>(role: confine::Role) -> Result<(RoleControl<O>, ipc::types::Class), StartError> {
     confine::handler::arm();
+    // sandbox-host has made its engine by now, whose handlers these would replace; it calls this before.
+    if role != confine::Role::SandboxHost {
+        confine::handler::arm_for_faults();
+    }
     let control = ipc::sys::inherited(CONTROL_DESCRIPTOR);
     let (control, begin, descriptors) = Birth::<O>::begin(control, Instant::now() + PATIENCE)?;
     let mut descriptors = descriptors.into_iter();

@@ -188,7 +188,8 @@ impl Starter {
                     (WORKDIR.to_owned(), tree(workdir, map, false)),
                     (SESSION.to_owned(), tree(&places.session, map, false)),
                     (RUNTIME.to_owned(), tree(&places.runtime, None, true)),
-                    (CACHE.to_owned(), tree(&self.cache, None, true)),
+                    // Not noexec, or its files could not be mapped as code.
+                    (CACHE.to_owned(), confine::mount::code_tree(self.cache.as_fd())),
                 ];
                 (id(self.ids.sandbox_host), Some(&self.empty), trees)
             }

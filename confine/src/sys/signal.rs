@@ -113,6 +113,18 @@ extern "C" fn aborted(_signal: c_int, info: *const SignalInfo, _context: *mut c_
     }
 }
 
+extern "C" fn crashed(signal: c_int, info: *const SignalInfo, _context: *mut c_void) {
+    // SAFETY: as above.
+    let code = unsafe { (*info).code };
+    // Only the kernel sends positive codes: what somebody else sent is ignored.
+    if code > 0 {
+        last_words(
+            Line::new().text(b"crashed by signal ").number(signal.into()).text(b"\n").bytes(),
+            PANICKED,
+        )
+    }
+}
+
 type Handler = extern "C" fn(c_int, *const SignalInfo, *mut c_void);
 
 fn handle(signal: c_int, handler: Handler) -> io::Result<()> {
@@ -132,6 +144,14 @@ fn handle(signal: c_int, handler: Handler) -> io::Result<()> {
 pub(crate) fn install() -> io::Result<()> {
     handle(libc::SIGSYS, refused)?;
     handle(libc::SIGABRT, aborted)
+}
+
+/// Installs the handler for faults of the process itself, stack overflow included.
+pub(crate) fn install_for_faults() -> io::Result<()> {
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
+        handle(signal, crashed)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::raw;
 /// Becomes the role, answers `ready`, obeys one order, answers with its result and exits with status 0.
 pub(crate) fn main(role: Role) -> ! {
     confine::handler::arm();
+    confine::handler::arm_for_faults();
     let control = raw::inherited(3);
     let Some((begin, descriptors)) = receive(control.as_fd()) else { std::process::exit(2) };
     let mut words = begin.split_whitespace();
@@ -63,6 +64,8 @@ pub(crate) fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
         }
         "panic" => panic!("on purpose"),
         "abort" => std::process::abort(),
+        "fault" => raw::fault(),
+        "overflow" => format!("{}", overflow(1)),
         "allocate" => {
             let mut bytes: Vec<u8> = Vec::new();
             bytes.reserve_exact(rest.parse::<usize>().unwrap());
@@ -116,4 +119,11 @@ pub(crate) fn obey(order: &str, descriptors: Vec<OwnedFd>) -> String {
         "program" => crate::programs::obey(rest),
         other => format!("no such order: {other}"),
     }
+}
+
+/// Fills the stack.
+#[allow(unconditional_recursion, reason = "that is the point")]
+fn overflow(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 512]);
+    overflow(frame[0] + 1) + frame[511]
 }

@@ -160,7 +160,7 @@ fn programs_filter() {
         ("ending the runner by its abort handler", libc::SYS_kill, "1 6", 0),
         ("ending the runner by its abort handler, as a thread", libc::SYS_tgkill, "1 1 6", 0),
         ("ending the runner by its refusal handler", libc::SYS_kill, "1 31", 0),
-        ("ending the runner by std's handler", libc::SYS_kill, "1 11", 0),
+        ("ending the runner by its fault handler", libc::SYS_kill, "1 11", 0),
     ] {
         let scratch = Scratch::new("filter");
         let answer = run(true, &scratch, &[&program, &format!("call {call} {arguments}")]);

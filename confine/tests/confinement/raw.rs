@@ -21,3 +21,9 @@ pub(crate) fn inherited(number: i32) -> std::os::fd::OwnedFd {
     // SAFETY: called once per number, first thing in the child.
     unsafe { std::os::fd::FromRawFd::from_raw_fd(number) }
 }
+
+/// Reads where nothing is.
+pub(crate) fn fault() -> String {
+    // SAFETY: not sound, and not meant to be: the process must end here.
+    unsafe { std::ptr::without_provenance::<u8>(16).read_volatile() }.to_string()
+}

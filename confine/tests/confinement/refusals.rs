@@ -11,7 +11,7 @@ pub(crate) const CASES: &[Case] = &[
     ("a call that a role does not list ends it, and its log names the call", unlisted_calls_end_a_role),
     ("the runner answers unlisted calls with an errno", the_runner_refuses_with_an_errno),
     ("listed calls pass, the same calls with other arguments do not", listed_calls_pass),
-    ("a panic, an abort and a failed allocation under every filter exit with 70", honest_exits),
+    ("a panic, an abort, a crash and a failed allocation under every filter exit with 70", honest_exits),
     ("a thread can be started under the filters that list it", threads_start),
     ("a sealed sandbox-host makes no executable page and has no cache", sealing),
 ];
@@ -208,6 +208,12 @@ fn honest_exits() {
 
         let ended = ready(role, &scratch).probe("abort", &[]);
         assert_eq!((ended.exit, ended.log.as_str()), (Exit::Status(70), "aborted\n"), "{role:?}");
+
+        for crash in ["fault", "overflow"] {
+            let ended = ready(role, &scratch).probe(crash, &[]);
+            let line = format!("crashed by signal {}\n", libc::SIGSEGV);
+            assert_eq!((ended.exit, ended.log), (Exit::Status(70), line), "{role:?} {crash}");
+        }
 
         let ended = ready(role, &scratch).probe(&format!("allocate {}", isize::MAX), &[]);
         assert_eq!(ended.exit, Exit::Status(70), "{role:?} {ended:?}");
