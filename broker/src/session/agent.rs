@@ -170,6 +170,7 @@ pub(crate) fn runner(
     programs: Vec<(String, String)>,
     facts: &Facts<'_>,
     leaves: u32,
+    tasks_limited: bool,
 ) -> RunnerConfigure {
     let session = facts.session.display();
     let temporary = if facts.tmp_mapped { "/tmp".to_owned() } else { format!("{session}/tmp") };
@@ -198,7 +199,8 @@ pub(crate) fn runner(
             file_size: resources.max_file_size_bytes,
             cpu_seconds: resources.cpu_seconds,
             memory: resources.memory_bytes,
-            processes: resources.max_processes,
+            // The group's limit counts this session's tasks alone; the per-id limit would count others of the same id too.
+            processes: if tasks_limited { u64::MAX } else { resources.max_processes },
         },
         leaves,
     }

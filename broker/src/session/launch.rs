@@ -277,7 +277,13 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
     starter.connect_fileserver(&door, &fileserver, &window_reader)?;
     if let Some((host, runner, egress)) = &mut agent_ready {
         let agent = agent::agent(manifest, &manifest_dir, &compiled, &programs, &facts(), cli.task.clone())?;
-        let configure = agent::runner(manifest, programs.clone(), &facts(), cgroup::LEAVES);
+        let configure = agent::runner(
+            manifest,
+            programs.clone(),
+            &facts(),
+            cgroup::LEAVES,
+            !groups_host.missing.contains(&"pids"),
+        );
         starter.configure_agent(host, runner, &agent, configure)?;
         starter.configure_egress(egress, host, &egress_configure)?;
         starter.connect_door(&door, host)?;
