@@ -1,5 +1,12 @@
 //! The built binary, locked down as the broker locks it down, serves every kind of answer and ends as told.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of a test fail by panicking"
+)]
+
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;

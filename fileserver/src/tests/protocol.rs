@@ -24,15 +24,19 @@ use crate::window::Window;
 const QUARTER: u64 = (WINDOW_BYTES / 4) as u64;
 
 type Door = Channel<DoorToFileserver, FileserverToDoor>;
+type Control = Channel<ToRole<FileserverOrder>, FromRole>;
+type Server = JoinHandle<Result<(), Fault>>;
+type Breach = fn(&mut House);
+type Judge = fn(&Fault) -> bool;
 
 /// A running fileserver with its neighbours.
 struct House {
-    control: Channel<ToRole<FileserverOrder>, FromRole>,
+    control: Control,
     broker: Option<Channel<Never, Served>>,
     door: Door,
     window: Mapping,
     counter: CounterWriter,
-    server: JoinHandle<Result<(), Fault>>,
+    server: Server,
     faults: mpsc::Receiver<Fault>,
     next: u64,
 }
@@ -41,9 +45,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
-fn spawn(
-    workdir: OwnedFd,
-) -> (Channel<ToRole<FileserverOrder>, FromRole>, JoinHandle<Result<(), Fault>>, mpsc::Receiver<Fault>) {
+fn spawn(workdir: OwnedFd) -> (Control, Server, mpsc::Receiver<Fault>) {
     let (control, role) = pair().unwrap();
     let (fault, faults) = mpsc::channel();
     let fault = Mutex::new(fault);
@@ -160,7 +162,7 @@ fn soon_enough() -> Instant {
     Instant::now()
 }
 
-fn hand_door(control: &Channel<ToRole<FileserverOrder>, FromRole>) -> Door {
+fn hand_door(control: &Control) -> Door {
     let (door, servers_door) = pair::<DoorToFileserver, FileserverToDoor>().unwrap();
     let channel = servers_door.into_descriptor().unwrap();
     control.send_with(&ToRole::Order(FileserverOrder::Door), &[channel.as_fd()]).unwrap();
@@ -464,8 +466,7 @@ fn requests_beyond_the_bound_are_refused_at_once() {
 fn a_door_that_breaks_the_rules_ends_the_process() {
     let tree = Tree::new();
     quarters(&tree, 4);
-    type Breach = fn(&mut House);
-    let table: [(&str, Breach, fn(&Fault) -> bool); 5] = [
+    let table: [(&str, Breach, Judge); 5] = [
         (
             "frees a slot it was not lent",
             |house| house.free(0),
