@@ -83,7 +83,8 @@ pub(crate) fn one_line(text: &str, limit: usize) -> String {
 
 /// Characters that would move a terminal's cursor or reorder the text around them.
 fn is_unprintable(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -126,11 +127,23 @@ mod tests {
     fn what_cannot_be_served_is_refused_by_code_and_name() {
         let run = r#"(component (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#;
         for (text, code, part) in [
-            (r#"(component (import "murmur:process/process@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:process/process@0.1.0`, which is not served yet"),
-            (r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:shell/execute@0.1.0`, which is not served"),
+            (
+                r#"(component (import "murmur:process/process@0.1.0" (instance)))"#,
+                "E-RUN-002",
+                "`murmur:process/process@0.1.0`, which is not served yet",
+            ),
+            (
+                r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#,
+                "E-RUN-002",
+                "`murmur:shell/execute@0.1.0`, which is not served",
+            ),
             (r#"(component (import "f" (func)))"#, "E-RUN-002", "`f`"),
             ("(component)", "E-RUN-001", "does not export `murmur:tool/run@0.1.0`"),
-            (r#"(component (instance $i) (export "murmur:tool/run@0.2.0" (instance $i)))"#, "E-RUN-029", "exports `murmur:tool/run@0.2.0`"),
+            (
+                r#"(component (instance $i) (export "murmur:tool/run@0.2.0" (instance $i)))"#,
+                "E-RUN-029",
+                "exports `murmur:tool/run@0.2.0`",
+            ),
             ("(module)", "E-IO-003", "core module"),
         ] {
             let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
@@ -153,7 +166,10 @@ mod tests {
             "(module (type (struct)))",
             "(module (func (param externref)))",
         ] {
-            let text = format!(r#"(component (core {} (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#, &module[1..]);
+            let text = format!(
+                r#"(component (core {} (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#,
+                &module[1..]
+            );
             let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
             let refusal = process(&job(Form::Pack, Role::Tool, true), &bytes).unwrap_err();
             assert_eq!(refusal.code, "E-RUN-001", "{module}: {refusal}");
