@@ -43,6 +43,7 @@ pub fn enter(role: Role, resources: Resources) -> Result<Report, ConfineError> {
     step("bounding set", identity::empty_bounding_set(|_| false))?;
     step("identity", identity::become_user(uid, gid))?;
     step("process", identity::settle(role))?;
+    step("allocator", crate::sys::one_arena())?;
     step("capabilities", identity::clear_capabilities())?;
     step("no_new_privs", identity::no_new_privileges())?;
     step("own status", identity::believe(&mut status, uid, gid))?;

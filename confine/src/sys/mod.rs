@@ -13,6 +13,17 @@ pub(crate) fn check(result: c_long) -> io::Result<c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Has the C library's allocator keep to its main arena. Those of further threads ask `/proc/sys/vm/overcommit_memory`
+/// when they shrink, at a moment nobody chooses and with an `openat` that most filters refuse.
+pub(crate) fn one_arena() -> io::Result<()> {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes two numbers; no other thread allocates yet.
+    if unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) } != 1 {
+        return Err(io::Error::other("the allocator takes no limit of arenas"));
+    }
+    Ok(())
+}
+
 /// The Landlock version of the kernel; 0 where there is none.
 pub(crate) fn landlock_version() -> u32 {
     const VERSION: libc::c_uint = 1;

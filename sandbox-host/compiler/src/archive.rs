@@ -75,10 +75,7 @@ fn extract(archive: &mut ZipArchive<Cursor<&[u8]>>, index: usize, limit: u64) ->
     let entry = archive.by_index(index).map_err(|_| refuse("an entry cannot be read"))?;
     let mut bytes = Vec::new();
     // One more than the limit, whatever the directory claims the size to be.
-    entry
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(|_| refuse("an entry is damaged"))?;
+    entry.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(|_| refuse("an entry is damaged"))?;
     if bytes.len() as u64 > limit {
         return Err(Refusal::new("E-IO-003", &format!("an entry decompresses to more than {limit} bytes")));
     }
@@ -118,7 +115,9 @@ mod tests {
         ];
         for (entries, expected) in cases {
             match (read(&archive(entries), 100), expected) {
-                (Ok((m, component)), Ok(bytes)) => assert_eq!((m.as_slice(), component.as_slice()), (b"m".as_slice(), bytes)),
+                (Ok((m, component)), Ok(bytes)) => {
+                    assert_eq!((m.as_slice(), component.as_slice()), (b"m".as_slice(), bytes))
+                }
                 (Err(refusal), Err(reason)) => assert!(refusal.reason.contains(reason), "{refusal}"),
                 (got, expected) => panic!("{got:?} instead of {expected:?}"),
             }

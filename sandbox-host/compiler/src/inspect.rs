@@ -125,7 +125,8 @@ fn is_served(import: &str) -> bool {
     if SERVED.contains(&import) {
         return true;
     }
-    let Some((interface, version)) = import.strip_prefix("wasi:").and_then(|rest| rest.split_once('@')) else {
+    let Some((interface, version)) = import.strip_prefix("wasi:").and_then(|rest| rest.split_once('@'))
+    else {
         return false;
     };
     let patch = version.strip_prefix("0.2.").unwrap_or_default();
@@ -167,7 +168,9 @@ mod tests {
 
     #[test]
     fn what_is_no_component_is_refused() {
-        for bytes in [b"".as_slice(), b"\0asm", b"\0asm\x01\0\0\0", b"\0asm\x0d\0\x01\0\xff", b"not wasm at all"] {
+        for bytes in
+            [b"".as_slice(), b"\0asm", b"\0asm\x01\0\0\0", b"\0asm\x0d\0\x01\0\xff", b"not wasm at all"]
+        {
             assert_eq!(component(bytes).unwrap_err().code, "E-IO-003", "{bytes:?}");
         }
         assert_eq!(component(b"\0asm\x0d\0\x01\0").unwrap_err().code, "E-RUN-001");

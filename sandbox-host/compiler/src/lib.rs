@@ -21,7 +21,7 @@ use ipc::edge::compiler::{Facts, Form, Job, unpack};
 pub struct Refusal {
     /// The diagnostic's code.
     pub code: &'static str,
-    /// One line that names the artifact, at most [`REASON_BYTES`] bytes, no control characters.
+    /// One line about the artifact, which the broker names; at most [`REASON_BYTES`] bytes, no control characters.
     pub reason: String,
 }
 
@@ -46,17 +46,15 @@ impl Refusal {
 /// for a component that does not compile or lacks its export, `E-RUN-002` for an import nothing serves, `E-RUN-029` for an
 /// interface version that is not served.
 pub fn process(job: &Job, bytes: &[u8]) -> Result<(Facts, Option<Vec<u8>>), Refusal> {
-    let named = |refusal: Refusal| Refusal::new(refusal.code, &format!("{}: {}", job.name, refusal.reason));
     let (manifest, component) = match job.form {
         Form::Pack => unpack(bytes)
             .map(|(manifest, component)| (manifest.to_vec(), component.to_vec()))
             .ok_or_else(|| Refusal::new("E-IO-003", "the pack's lengths do not add up")),
         Form::Archive => archive::read(bytes, MAX_ARTIFACT),
-    }
-    .map_err(named)?;
-    let bundled = manifest::read(&manifest, job.role).map_err(named)?;
-    let imports = inspect::component(&component).map_err(named)?;
-    let code = if job.code { Some(compile(&component).map_err(named)?) } else { None };
+    }?;
+    let bundled = manifest::read(&manifest, job.role)?;
+    let imports = inspect::component(&component)?;
+    let code = if job.code { Some(compile(&component)?) } else { None };
     Ok((Facts { description: bundled.description, input_schema: bundled.input_schema, imports }, code))
 }
 
@@ -85,7 +83,8 @@ pub(crate) fn one_line(text: &str, limit: usize) -> String {
 
 /// Characters that would move a terminal's cursor or reorder the text around them.
 fn is_unprintable(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -95,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    const MANIFEST: &[u8] = b"name: x\nversion: \"1\"\nruntime: tool\ndescription: Says \u{1b}[1mhi.\n";
+    const MANIFEST: &[u8] = b"name: x\nversion: \"1\"\nruntime: tool\ndescription: Says hi.\n";
 
     fn job(form: Form, role: Role, code: bool) -> Job {
         Job { name: "x".into(), role, form, code }
@@ -121,18 +120,30 @@ mod tests {
         assert_eq!(code, None);
         let refusal = process(&job(Form::Pack, Role::Driver, true), &bytes).unwrap_err();
         assert_eq!(refusal.code, "E-MAN-003");
-        assert!(refusal.reason.starts_with("x: the artifact is a tool"), "{refusal}");
+        assert!(refusal.reason.starts_with("the artifact is a tool"), "{refusal}");
     }
 
     #[test]
     fn what_cannot_be_served_is_refused_by_code_and_name() {
         let run = r#"(component (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#;
         for (text, code, part) in [
-            (r#"(component (import "murmur:process/process@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:process/process@0.1.0`, which is not served yet"),
-            (r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#, "E-RUN-002", "`murmur:shell/execute@0.1.0`, which is not served"),
+            (
+                r#"(component (import "murmur:process/process@0.1.0" (instance)))"#,
+                "E-RUN-002",
+                "`murmur:process/process@0.1.0`, which is not served yet",
+            ),
+            (
+                r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#,
+                "E-RUN-002",
+                "`murmur:shell/execute@0.1.0`, which is not served",
+            ),
             (r#"(component (import "f" (func)))"#, "E-RUN-002", "`f`"),
             ("(component)", "E-RUN-001", "does not export `murmur:tool/run@0.1.0`"),
-            (r#"(component (instance $i) (export "murmur:tool/run@0.2.0" (instance $i)))"#, "E-RUN-029", "exports `murmur:tool/run@0.2.0`"),
+            (
+                r#"(component (instance $i) (export "murmur:tool/run@0.2.0" (instance $i)))"#,
+                "E-RUN-029",
+                "exports `murmur:tool/run@0.2.0`",
+            ),
             ("(module)", "E-IO-003", "core module"),
         ] {
             let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
@@ -155,7 +166,10 @@ mod tests {
             "(module (type (struct)))",
             "(module (func (param externref)))",
         ] {
-            let text = format!(r#"(component (core {} (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#, &module[1..]);
+            let text = format!(
+                r#"(component (core {} (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#,
+                &module[1..]
+            );
             let bytes = pack(MANIFEST, &wat::parse_str(text).unwrap());
             let refusal = process(&job(Form::Pack, Role::Tool, true), &bytes).unwrap_err();
             assert_eq!(refusal.code, "E-RUN-001", "{module}: {refusal}");

@@ -56,17 +56,17 @@ fn run(job: &Job, [answer, artifact, output]: [OwnedFd; 3]) -> Result<(), String
 }
 
 fn compile(job: &Job, artifact: File, mut output: File) -> Result<CompilerToBroker, Refusal> {
-    let unreadable = |_| Refusal::new("E-IO-003", &format!("{}: the bytes could not be read", job.name));
+    let unreadable = |_| Refusal::new("E-IO-003", "the bytes could not be read");
     let mut bytes = Vec::new();
     artifact.take(MAX_ARTIFACT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_ARTIFACT {
-        return Err(Refusal::new("E-IO-003", &format!("{}: is larger than {MAX_ARTIFACT} bytes", job.name)));
+        return Err(Refusal::new("E-IO-003", &format!("is larger than {MAX_ARTIFACT} bytes")));
     }
     start_threads();
     let (facts, code) = compiler::process(job, &bytes)?;
     if let Some(code) = code {
         output.write_all(&code).map_err(|error| {
-            Refusal::new("E-IO-003", &format!("{}: the cache entry could not be written: {error}", job.name))
+            Refusal::new("E-IO-003", &format!("the cache entry could not be written: {error}"))
         })?;
     }
     Ok(CompilerToBroker::Compiled(Box::new(facts)))

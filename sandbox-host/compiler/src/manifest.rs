@@ -24,10 +24,9 @@ pub(crate) struct Bundled {
 /// # Errors
 /// `E-MAN-001` for a missing field, `E-MAN-002` for bytes that are no YAML, `E-MAN-003` for a wrong type or another role.
 pub(crate) fn read(bytes: &[u8], role: Role) -> Result<Bundled, Refusal> {
-    let text = std::str::from_utf8(bytes)
-        .ok()
-        .filter(|_| bytes.len() <= MAX_MANIFEST)
-        .ok_or_else(|| Refusal::new("E-MAN-002", "the bundled murmur.yaml is not UTF-8 text of at most 1 MiB"))?;
+    let text = std::str::from_utf8(bytes).ok().filter(|_| bytes.len() <= MAX_MANIFEST).ok_or_else(|| {
+        Refusal::new("E-MAN-002", "the bundled murmur.yaml is not UTF-8 text of at most 1 MiB")
+    })?;
     let document = yaml::parse(text)
         .map_err(|error| Refusal::new("E-MAN-002", &format!("the bundled murmur.yaml: {error}")))?;
     if !document.is_object() {
@@ -41,7 +40,8 @@ pub(crate) fn read(bytes: &[u8], role: Role) -> Result<Bundled, Refusal> {
         Role::Driver => "driver",
     };
     if runtime != expected {
-        let reason = format!("the artifact is a {runtime} by its own murmur.yaml and a {expected} by the capsule's");
+        let reason =
+            format!("the artifact is a {runtime} by its own murmur.yaml and a {expected} by the capsule's");
         return Err(Refusal::new("E-MAN-003", &reason));
     }
     if string(&document, "implementation")?.is_some_and(|word| word == "native") {
@@ -95,7 +95,11 @@ mod tests {
             ("", None, None),
             ("description: \"a\\nb\\u001b[0m\"", Some("a b [0m"), None),
             ("description: ' '", None, None),
-            ("input_schema: {type: object, required: [a]}", None, Some(r#"{"type":"object","required":["a"]}"#)),
+            (
+                "input_schema: {type: object, required: [a]}",
+                None,
+                Some(r#"{"type":"object","required":["a"]}"#),
+            ),
             (r#"input_schema: '{ "type" : "object" }'"#, None, Some(r#"{"type":"object"}"#)),
             ("input: {type: object}", None, Some(r#"{"type":"object"}"#)),
             ("input_schema: '{'", None, None),
@@ -103,7 +107,11 @@ mod tests {
         ];
         for (more, description, schema) in cases {
             let bundled = read(format!("{HEAD}{more}").as_bytes(), Role::Tool).unwrap();
-            assert_eq!((bundled.description.as_deref(), bundled.input_schema.as_deref()), (description, schema), "{more}");
+            assert_eq!(
+                (bundled.description.as_deref(), bundled.input_schema.as_deref()),
+                (description, schema),
+                "{more}"
+            );
         }
     }
 

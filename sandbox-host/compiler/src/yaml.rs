@@ -136,7 +136,9 @@ mod tests {
     #[test]
     fn what_could_grow_is_refused() {
         let deep = "[".repeat(100);
-        for text in ["a: [", "a: 1\na: 2", "a: &x 1\nb: *x", "--- 1\n--- 2", "a: !!binary x", "? [a]\n: b", &deep] {
+        for text in
+            ["a: [", "a: 1\na: 2", "a: &x 1\nb: *x", "--- 1\n--- 2", "a: !!binary x", "? [a]\n: b", &deep]
+        {
             assert!(parse(text).is_err(), "{text:.20}");
         }
     }

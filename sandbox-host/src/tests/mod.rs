@@ -54,7 +54,7 @@ fn the_launchs_own_task_is_run_to_its_report_and_the_session_ends() {
     let words = rig.until_task_ended();
     assert_eq!(
         words,
-        ["start", "inference ToolCall", "tool bash true", "shell 2", "inference EndTurn", "end ok"]
+        ["start", "inference ToolCall", "tool bash true", "shell 1", "inference EndTurn", "end ok"]
     );
     rig.acknowledge();
     let totals = rig.loop_ended();
@@ -266,7 +266,7 @@ fn an_ordered_end_cancels_what_runs_and_rejects_what_waits() {
 fn a_full_queue_rejects_and_a_client_in_a_hurry_is_answered_at_once() {
     let mut rig = Rig::with(SPIN, persistent, true, |_, _| (AnswerHead::Denied, vec![]));
     let first = rig.send("one");
-    while !matches!(rig.next(), Seen::TaskEnded(_)) {}
+    while !matches!(rig.next(), Seen::TaskEnded) {}
     let message_of = |text: &str| {
         json!({"message": {"messageId": "m", "role": "ROLE_USER", "contextId": "ctx_mine", "parts": [{"text": text}]},
             "configuration": {"returnImmediately": true}})
@@ -382,7 +382,8 @@ fn no_compiler_is_linked_into_this_package() {
         assert!(!tree.lines().any(|line| line.starts_with(package)), "{package} is linked");
     }
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    let symbol = ["cranelift_", "codegen"].concat();
+    // As both ways of mangling spell a path that begins with the crate.
+    let symbol = ["17cranelift", "codegen"].join("_");
     assert!(
         !program.windows(symbol.len()).any(|window| window == symbol.as_bytes()),
         "its symbols are there"

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum Seen {
     Event(Event),
-    TaskEnded(String),
+    TaskEnded,
     LoopEnded(LoopEnded),
 }
 
@@ -135,7 +135,7 @@ impl Rig {
         loop {
             match self.next() {
                 Seen::Event(event) => words.push(word(&event)),
-                Seen::TaskEnded(_) => return words,
+                Seen::TaskEnded => return words,
                 Seen::LoopEnded(totals) => panic!("{words:?}, then {totals:?}"),
             }
         }
@@ -254,7 +254,7 @@ fn be_broker(mut channel: Channel<BrokerToHost, HostToBroker>, see: Sender<Seen>
                 Seen::Event(ipc::codec::decode_document(&std::mem::take(&mut parts)).unwrap())
             }
             HostToBroker::TaskEnded { task_id } => {
-                let _ = see.send(Seen::TaskEnded(task_id.clone()));
+                let _ = see.send(Seen::TaskEnded);
                 // An error is the closed channel of a rig that holds nothing back.
                 let _ = permitted.recv();
                 generation += 1;
