@@ -3,23 +3,24 @@
 use libc::*;
 
 use super::common::{CHANNELS, CORE, FURTHER_LAYER, NO_CLONE3, READ_ONLY, RECEIVED_SOCKETS, THREADS, TOKIO};
-use super::{Group, Table, allow, masked, when};
+use super::{Group, Table, allow, is, masked, when};
 
 /// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE: i32 = 0xf;
+/// AF_INET and AF_INET6 differ in this bit.
+const VERSION: i32 = AF_INET ^ AF_INET6;
 
 const OWN: Group = &[
-    when(SYS_socket, &[masked(0, -1, AF_INET), masked(1, TYPE, SOCK_STREAM)], "egress connects over IPv4"),
-    when(SYS_socket, &[masked(0, -1, AF_INET6), masked(1, TYPE, SOCK_STREAM)], "egress connects over IPv6"),
+    // The protocol is the type's own: Landlock bounds the ports of TCP, but of neither MPTCP nor SCTP.
     when(
         SYS_socket,
-        &[masked(0, -1, AF_INET), masked(1, TYPE, SOCK_DGRAM)],
-        "egress asks a name server over IPv4",
+        &[masked(0, !VERSION, AF_INET & AF_INET6), masked(1, TYPE, SOCK_STREAM), is(2, 0)],
+        "egress connects over IPv4 and IPv6",
     ),
     when(
         SYS_socket,
-        &[masked(0, -1, AF_INET6), masked(1, TYPE, SOCK_DGRAM)],
-        "egress asks a name server over IPv6",
+        &[masked(0, !VERSION, AF_INET & AF_INET6), masked(1, TYPE, SOCK_DGRAM), is(2, 0)],
+        "egress asks a name server over IPv4 and IPv6",
     ),
     allow(SYS_connect, "egress connects to an address it has checked"),
     allow(SYS_bind, "std binds a datagram socket before it asks a name server"),

@@ -147,6 +147,8 @@ const CREATES: i32 = O_CREAT | (O_TMPFILE & !O_DIRECTORY);
 /// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE: i32 = 0xf;
 const EVERY_BIT: i32 = -1;
+/// AF_INET or AF_INET6, which differ in one bit.
+const INTERNET: Arg = masked(0, !(AF_INET ^ AF_INET6), AF_INET & AF_INET6);
 const NO_SET_ID_IN_1: &[Arg] = &[without(1, SET_ID)];
 const NO_SET_ID_IN_2: &[Arg] = &[without(2, SET_ID)];
 
@@ -169,24 +171,16 @@ pub(crate) const CONDITIONAL: Group = &[
     when(SYS_prctl, &[is(0, PR_SET_VMA)], "allocators name their memory"),
     when(SYS_prctl, &[is(0, PR_SET_THP_DISABLE)], "runtimes choose their page sizes"),
     when(SYS_prctl, &[is(0, PR_SET_TIMERSLACK)], "runtimes choose their timer precision"),
+    when(SYS_socket, &[INTERNET, masked(1, TYPE, SOCK_STREAM), is(2, 0)], "TCP in the session's network"),
     when(
         SYS_socket,
-        &[masked(0, EVERY_BIT, AF_INET), masked(1, TYPE, SOCK_STREAM)],
+        &[INTERNET, masked(1, TYPE, SOCK_STREAM), is(2, IPPROTO_TCP)],
         "TCP in the session's network",
     ),
+    when(SYS_socket, &[INTERNET, masked(1, TYPE, SOCK_DGRAM), is(2, 0)], "UDP in the session's network"),
     when(
         SYS_socket,
-        &[masked(0, EVERY_BIT, AF_INET), masked(1, TYPE, SOCK_DGRAM)],
-        "UDP in the session's network",
-    ),
-    when(
-        SYS_socket,
-        &[masked(0, EVERY_BIT, AF_INET6), masked(1, TYPE, SOCK_STREAM)],
-        "TCP in the session's network",
-    ),
-    when(
-        SYS_socket,
-        &[masked(0, EVERY_BIT, AF_INET6), masked(1, TYPE, SOCK_DGRAM)],
+        &[INTERNET, masked(1, TYPE, SOCK_DGRAM), is(2, IPPROTO_UDP)],
         "UDP in the session's network",
     ),
     // A mode with a set-id bit becomes, through an id-mapped mount, a file that runs as its owner on disk.

@@ -28,6 +28,7 @@ pub(crate) fn child() -> ! {
     // Failures of this process are seen as a panic: 70 and a line.
     confine::handler::arm();
     let control = raw::inherited(3);
+    send(control.as_fd(), "hello", &[]);
     receive(control.as_fd());
     // Its procfs must show its own PID namespace, as the host's shows the real broker's.
     nix_mounts();

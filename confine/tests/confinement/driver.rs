@@ -78,11 +78,13 @@ pub(crate) fn program(name: &str) -> Program {
     program
 }
 
-/// Spawns this binary under a name.
+/// Spawns this binary under a name and waits until it runs.
 pub(crate) fn start(name: &str) -> Started {
     let (near, far) = pair();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let child = spawn(&program(name), None, far.as_fd(), write.as_fd()).unwrap();
+    drop((far, write));
+    assert_eq!(receive(near.as_fd()).unwrap().0, "hello");
     Started { child, control: near, log: read.into() }
 }
 
