@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     ("programs of class scoped reach what is granted and nothing else", scoped_programs),
     ("a program inherits the filter and loses the runner's extras", programs_filter),
     ("a program starts clean", programs_start_clean),
+    ("programs reach their directory below one that is closed, and nothing beside it", closed_ancestors),
     ("a start that fails says at which step", failed_starts),
 ];
 
@@ -202,4 +203,31 @@ fn failed_starts() {
     let refused = format!("exec: {}", libc::EACCES);
     assert_eq!(run(true, &scratch, &["/usr/bin/id"]), refused);
     assert_eq!(run(false, &scratch, &["/usr/bin/cat", "a\0b"]), "arguments: 0");
+}
+
+fn closed_ancestors() {
+    let closed = Scratch::new("closed");
+    let workdir = closed.0.join("deep/work");
+    std::fs::create_dir_all(&workdir).unwrap();
+    std::fs::write(closed.0.join("deep/beside"), "secret").unwrap();
+    std::fs::write(workdir.join("file"), "mine\n").unwrap();
+    std::fs::set_permissions(&closed.0, PermissionsExt::from_mode(0o700)).unwrap();
+    let inside = Scratch(workdir);
+    for scoped in [true, false] {
+        let command = "cat file; cat ../beside 2>&1; echo x > ../new";
+        let answer = run(scoped, &inside, &["/usr/bin/bash", "-c", command]);
+        assert!(answer.starts_with("mine\n") && !answer.contains("secret"), "{answer}");
+        assert!(answer.ends_with("status 1"), "{answer}");
+    }
+    // Two trees below one closed directory.
+    let other = closed.0.join("other");
+    std::fs::create_dir(&other).unwrap();
+    let started = start(Role::Runner.name());
+    let trees = vec![
+        (inside.0.to_str().unwrap(), tree(&inside.0, false)),
+        (other.to_str().unwrap(), tree(&other, false)),
+    ];
+    assert_eq!(started.begin(&Gifts { network: None, trees }), "ready");
+    let listed = started.probe(&format!("list {}", closed.0.display()), &[]);
+    assert_eq!(listed.answer.as_deref(), Some("ok [\"deep\", \"other\"]"), "{listed:?}");
 }
