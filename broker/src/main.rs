@@ -27,6 +27,8 @@ use crate::session::launch;
 use crate::session::supervise::End;
 
 fn main() -> ExitCode {
+    // A panic ends the session with 70 and a line; a refused call of one of our threads with 71.
+    confine::handler::arm();
     let cli = Cli::parse();
     match run(&cli) {
         Ok(code) => code,
