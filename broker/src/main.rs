@@ -24,7 +24,7 @@ use clap::Parser;
 use crate::cli::Cli;
 use crate::refusal::Refusal;
 use crate::session::launch;
-use crate::session::supervise::End;
+use crate::session::supervise::{Asked, End};
 
 fn main() -> ExitCode {
     // A panic ends the session with 70 and a line; a refused call of one of our threads with 71.
@@ -58,7 +58,9 @@ fn run(cli: &Cli) -> Result<ExitCode, Refusal> {
     // The last reporter is gone with the last process.
     let _ = launched.trace_writer.join();
     Ok(match end {
-        End::Orderly(totals) => match totals.map(|totals| totals.exit_status) {
+        // A session that was told to end did well if it ended in order, whatever it was in the middle of.
+        End::Orderly(_, Asked::BySignal) => ExitCode::SUCCESS,
+        End::Orderly(totals, Asked::ByLoop) => match totals.map(|totals| totals.exit_status) {
             None | Some(ipc::edge::host_broker::ExitStatus::Ok) => ExitCode::SUCCESS,
             Some(status) => {
                 eprintln!("error[E-RUN-040]: session: a task did not complete: {}", status.as_str());

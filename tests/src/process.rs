@@ -22,11 +22,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Whether it is still there. One that waits to be reaped counts as there.
+    /// Whether it is still there, one of ours that waits to be reaped included. One whose parent is gone too is there until
+    /// whoever adopted it reaps it, which is not ours to do.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        stat(self.pid).is_some_and(|(_, started)| started == self.started)
+        let left_to_init = |parent: i32| parent == 1 && is_zombie(self.pid);
+        stat(self.pid).is_some_and(|(parent, started)| started == self.started && !left_to_init(parent))
     }
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
 }
 
 /// Parent and start time, from `/proc/<pid>/stat`. The name in it may hold anything, so fields count from its end.

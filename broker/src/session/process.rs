@@ -272,6 +272,11 @@ impl Life {
         }
     }
 
+    /// Whether something else than itself ended it: a signal, its filter, a panic.
+    pub(crate) fn killed(&self) -> bool {
+        matches!(self.ended, Some(Exit::Signal(_) | Exit::Status(70 | 71)))
+    }
+
     /// How it ended, in words.
     pub(crate) fn describe(&self) -> String {
         describe(self.ended, &self.log.tail())

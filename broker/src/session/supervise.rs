@@ -61,11 +61,20 @@ pub(crate) struct Session {
     pub(crate) deaths: Vec<(Kind, Instant)>,
 }
 
+/// Why a session ended in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A signal asked for it.
+    BySignal,
+    /// The agent's loop was over.
+    ByLoop,
+}
+
 /// How a session ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// In order; the agent's totals if there was an agent that told them.
-    Orderly(Option<LoopEnded>),
+    Orderly(Option<LoopEnded>, Asked),
     /// A second signal, or the first one's patience ran out.
     Hard,
     /// A process of ours that cannot be replaced died or broke the protocol.
@@ -86,7 +95,7 @@ impl Session {
     pub(crate) fn run(mut self) -> End {
         let end = self.supervise();
         let end = match end {
-            End::Orderly(_) if !self.wind_down() => End::Hard,
+            End::Orderly(..) if !self.wind_down() => End::Hard,
             end => end,
         };
         self.take_down(&end);
@@ -96,11 +105,11 @@ impl Session {
     fn supervise(&mut self) -> End {
         loop {
             match self.wait(None) {
-                Ok(Happened::Signal) => return self.end(None),
-                Ok(Happened::LoopEnded(totals)) => return self.end(Some(totals)),
+                Ok(Happened::Signal) => return self.end(None, Asked::BySignal),
+                Ok(Happened::LoopEnded(totals)) => return self.end(Some(totals), Asked::ByLoop),
                 Ok(Happened::Died(kind)) => {
                     if let Err(refusal) = self.replace(kind) {
-                        return End::Broken(refusal);
+                        return End::Broken(self.cause(refusal));
                     }
                 }
                 Ok(Happened::Violation(kind, reason)) => {
@@ -123,7 +132,7 @@ impl Session {
     }
 
     /// The ordinary end: the agent first, so that held requests are answered through the door; then everything else.
-    fn end(&mut self, mut totals: Option<LoopEnded>) -> End {
+    fn end(&mut self, mut totals: Option<LoopEnded>, asked: Asked) -> End {
         let deadline = Instant::now() + END_PATIENCE;
         if let Some(agent) = &mut self.agent {
             agent.host.shut_down();
@@ -149,7 +158,7 @@ impl Session {
                 }
             }
         }
-        End::Orderly(totals)
+        End::Orderly(totals, asked)
     }
 
     /// Waits for the next thing to happen.
@@ -269,6 +278,21 @@ impl Session {
         }
     }
 
+    /// The process that began it: when sandbox-host or runner is gone, others that talk to it end too and may be seen first.
+    fn cause(&mut self, seen: Refusal) -> Refusal {
+        let mut ended = Vec::new();
+        for kind in [Kind::SandboxHost, Kind::Runner] {
+            if let Some(life) = self.life(kind)
+                && life.wait(Duration::from_millis(100))
+            {
+                ended.push((life.killed(), Refusal::broken(kind.name(), life.describe())));
+            }
+        }
+        // One that exited by itself says that it lost its peer; one that was killed, or ended by its filter, did not.
+        let first = ended.iter().position(|(killed, _)| *killed).unwrap_or(0);
+        if first < ended.len() { ended.swap_remove(first).1 } else { seen }
+    }
+
     /// Replaces a process that holds no session state.
     ///
     /// # Errors
@@ -281,7 +305,11 @@ impl Session {
             }
             None => return Ok(()),
         };
-        if matches!(kind, Kind::SandboxHost | Kind::Runner) {
+        let irreplaceable = matches!(kind, Kind::SandboxHost | Kind::Runner);
+        let agent_gone = [Kind::SandboxHost, Kind::Runner]
+            .into_iter()
+            .any(|kind| self.life(kind).is_some_and(|life| life.wait(Duration::ZERO)));
+        if irreplaceable || agent_gone {
             return Err(Refusal::broken(kind.name(), cause));
         }
         let now = Instant::now();
@@ -378,7 +406,7 @@ impl Session {
             eprintln!("warning: control groups of the session cannot be removed: {error}");
         }
         let (totals, status) = match end {
-            End::Orderly(totals) => {
+            End::Orderly(totals, _) => {
                 let status = totals.as_ref().map_or(ExitStatus::Ok, |totals| totals.exit_status);
                 (totals.clone(), status.as_str())
             }
