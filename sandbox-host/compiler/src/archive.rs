@@ -102,8 +102,9 @@ mod tests {
     #[test]
     fn the_payload_is_the_named_component_or_the_only_one() {
         type Entry<'a> = (&'a str, &'a [u8]);
+        type Case<'a> = (&'a [Entry<'a>], Result<&'a [u8], &'a str>);
         let manifest: Entry<'_> = ("murmur.yaml", b"m");
-        let cases: [(&[Entry<'_>], Result<&[u8], &str>); 9] = [
+        let cases: [Case<'_>; 9] = [
             (&[manifest, ("capsule.wasm", b"c"), ("other.wasm", b"o")], Ok(b"c")),
             (&[manifest, ("other.wasm", b"o"), ("sub/x.wasm", b"x")], Ok(b"o")),
             (&[manifest, ("a.wasm", b"a"), ("b.wasm", b"b")], Err("several components")),
