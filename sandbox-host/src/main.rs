@@ -11,6 +11,7 @@ mod a2a;
 mod agent_loop;
 mod door;
 mod driver;
+mod ending;
 mod events;
 mod fault;
 mod fence;

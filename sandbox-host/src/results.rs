@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 /// How many names a log tries.
@@ -24,7 +24,7 @@ impl SessionDirectory {
     /// The kernel's error.
     pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(SessionDirectory { root: rustix::fs::open(path, flags, Mode::empty())? })
+        Ok(SessionDirectory { root: openat(CWD, path, flags, Mode::empty())? })
     }
 
     /// Replaces `out/result.txt`.
@@ -64,7 +64,7 @@ impl SessionDirectory {
     }
 
     fn directory(&self, name: &str) -> Result<OwnedFd, Errno> {
-        match mkdirat(&self.root, name, Mode::from_raw_mode(0o755)) {
+        match mkdirat(&self.root, name, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -75,7 +75,7 @@ impl SessionDirectory {
 
 fn create(directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(directory, name, flags, Mode::from_raw_mode(0o644))?;
+    let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
     File::from(file).write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipc::aio::split;
 use ipc::edge::control::{FromRole, HostOrder, RoleControl};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use wasmtime::Engine;
@@ -52,8 +52,9 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, String> {
     let components = load::load(engine, &wired.agent, cache)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let workdir =
-        rustix::fs::open(workdir, flags, Mode::empty()).map_err(|errno| format!("workdir: {errno}"))?;
+    // `openat`, as everywhere here: rustix's `open` is a system call of its own on x86_64.
+    let workdir = rustix::fs::openat(CWD, workdir, flags, Mode::empty())
+        .map_err(|errno| format!("workdir: {errno}"))?;
     let directory = SessionDirectory::open(session).map_err(|errno| format!("session directory: {errno}"))?;
     Ok(Prepared { wired, components, workdir, directory })
 }

@@ -102,6 +102,8 @@ pub(crate) async fn run(
             text.push_str(&format!("[{SHOWN} of {} bytes; {whole}]\n", stream.total));
         }
     }
+    // The fence brings a line feed of its own.
+    text.truncate(text.trim_end_matches('\n').len());
     Ok(Outcome::Ran(Ran {
         text,
         command: command.to_owned(),

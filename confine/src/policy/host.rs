@@ -22,8 +22,6 @@ const OWN: Group = &[
     allow(SYS_pipe2, "ipc::stream makes the two pipes of a request"),
     #[cfg(target_arch = "aarch64")]
     allow(SYS_membarrier, "wasmtime flushes the instruction cache of every thread after loading code"),
-    #[cfg(target_arch = "x86_64")]
-    when(SYS_open, &[without(2, SET_ID)], "rustix opens a path with it: sandbox-host's own directories"),
     when(SYS_openat, NO_SET_ID_MODE_3, "cap-std opens below a preopened directory; wasmtime maps the cache"),
     allow(SYS_newfstatat, "cap-std looks at an entry without following it"),
     allow(SYS_faccessat, "cap-std asks whether an entry may be opened"),

@@ -30,7 +30,7 @@ pub(crate) fn read(bytes: &[u8], limit: u64) -> Result<(Vec<u8>, Vec<u8>), Refus
         let name = std::str::from_utf8(entry.name_raw())
             .map_err(|_| refuse("an entry's name is not UTF-8"))?
             .to_owned();
-        let is_root = is_root_name(&name).map_err(|reason| refuse(reason))?;
+        let is_root = is_root_name(&name).map_err(refuse)?;
         if !entry.is_file() || entry.is_symlink() || !is_root {
             continue;
         }
@@ -101,8 +101,10 @@ mod tests {
 
     #[test]
     fn the_payload_is_the_named_component_or_the_only_one() {
-        let manifest: (&str, &[u8]) = ("murmur.yaml", b"m");
-        let cases: [(&[(&str, &[u8])], Result<&[u8], &str>); 9] = [
+        type Entry<'a> = (&'a str, &'a [u8]);
+        type Case<'a> = (&'a [Entry<'a>], Result<&'a [u8], &'a str>);
+        let manifest: Entry<'_> = ("murmur.yaml", b"m");
+        let cases: [Case<'_>; 9] = [
             (&[manifest, ("capsule.wasm", b"c"), ("other.wasm", b"o")], Ok(b"c")),
             (&[manifest, ("other.wasm", b"o"), ("sub/x.wasm", b"x")], Ok(b"o")),
             (&[manifest, ("a.wasm", b"a"), ("b.wasm", b"b")], Err("several components")),

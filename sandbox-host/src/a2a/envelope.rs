@@ -99,23 +99,33 @@ pub(crate) fn result(id: &Value, result: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 
+/// A request that is answered with an error.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// The request's own, `null` where there is none.
+    pub(crate) id: Value,
+    pub(crate) error: RpcError,
+}
+
 /// Checks a body up to its method's own parameters (`spec: JSON-RPC methods`): envelope, version, method, `params`,
 /// `tenant`, in this order.
 ///
 /// # Errors
-/// The id to answer with, `null` where there is none, and the error.
-pub(crate) fn read(body: &[u8], versions: &[String], takes_tasks: bool) -> Result<Call, (Value, RpcError)> {
-    let document: Value = serde_json::from_slice(body)
-        .map_err(|_| (Value::Null, RpcError::plain(-32700, "Invalid JSON payload")))?;
+/// [`Refused`].
+pub(crate) fn read(body: &[u8], versions: &[String], takes_tasks: bool) -> Result<Call, Box<Refused>> {
+    let refused = |id: Value, error: RpcError| Err(Box::new(Refused { id, error }));
+    let Ok(document) = serde_json::from_slice::<Value>(body) else {
+        return refused(Value::Null, RpcError::plain(-32700, "Invalid JSON payload"));
+    };
     let Value::Object(mut envelope) = document else {
         let message = if document.is_array() { "Batches are not supported" } else { "Invalid request" };
-        return Err((Value::Null, RpcError::plain(-32600, message)));
+        return refused(Value::Null, RpcError::plain(-32600, message));
     };
     let id = match envelope.remove("id") {
         Some(id @ (Value::String(_) | Value::Number(_))) => id,
-        _ => return Err((Value::Null, RpcError::plain(-32600, "`id` must be a string or a number"))),
+        _ => return refused(Value::Null, RpcError::plain(-32600, "`id` must be a string or a number")),
     };
-    let fail = |error| Err((id.clone(), error));
+    let fail = |error| refused(id.clone(), error);
     if envelope.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
         return fail(RpcError::plain(-32600, "`jsonrpc` must be \"2.0\""));
     }
@@ -236,11 +246,10 @@ mod tests {
             ),
         ];
         for (body, headers, code, id) in cases {
-            let (got_id, error) = read(body.as_bytes(), &versions(headers), true).unwrap_err();
-            assert_eq!((error.code, got_id), (code, id), "{body} {headers:?}");
+            let Refused { id: got, error } = *read(body.as_bytes(), &versions(headers), true).unwrap_err();
+            assert_eq!((error.code, got), (code, id), "{body} {headers:?}");
         }
-        let (_, error) = read(&[0xff], &versions(&["1.0"]), true).unwrap_err();
-        assert_eq!(error.code, -32700);
+        assert_eq!(read(&[0xff], &versions(&["1.0"]), true).unwrap_err().error.code, -32700);
     }
 
     #[test]
@@ -249,7 +258,7 @@ mod tests {
         let call = read(body, &versions(&[" 1.0 "]), true).unwrap();
         assert_eq!((call.method, call.id), (Method::SendMessage, json!("a")));
         assert_eq!(call.params.get("x"), Some(&json!(1)));
-        assert_eq!(read(body, &versions(&["1.0"]), false).unwrap_err().1.code, -32004);
+        assert_eq!(read(body, &versions(&["1.0"]), false).unwrap_err().error.code, -32004);
         let bare = br#"{"jsonrpc":"2.0","id":1,"method":"GetTask"}"#;
         assert_eq!(read(bare, &versions(&["1.0"]), false).unwrap().method, Method::GetTask);
     }
@@ -270,8 +279,8 @@ mod tests {
                 r#""domain":"a2a-protocol.org","metadata":{"taskId":"tsk_1"}}]}}"#
             )
         );
-        let (id, error) =
-            read(br#"{"jsonrpc":"2.0","id":1,"method":"x"}"#, &versions(&["0.3"]), true).unwrap_err();
+        let Refused { id, error } =
+            *read(br#"{"jsonrpc":"2.0","id":1,"method":"x"}"#, &versions(&["0.3"]), true).unwrap_err();
         assert_eq!(
             error.document(&id)["error"]["data"][0]["metadata"],
             json!({"requestedVersion": "0.3", "supportedVersions": "1.0"})

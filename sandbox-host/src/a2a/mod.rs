@@ -44,7 +44,7 @@ pub(crate) async fn answer(session: &Session, headers: &Headers, body: &[u8]) ->
     let takes_tasks = session.queue.borrow().takes_tasks();
     let call = match envelope::read(body, &headers.a2a_version, takes_tasks) {
         Ok(call) => call,
-        Err((id, error)) => return Ok(document(&error.document(&id))),
+        Err(refused) => return Ok(document(&refused.error.document(&refused.id))),
     };
     let Call { id, method, params } = call;
     let result = match method {

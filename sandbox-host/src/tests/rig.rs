@@ -1,6 +1,6 @@
 //! A whole sandbox-host in this process, unconfined, with a broker, a runner, a door and an egress made of threads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What the broker saw, in order.
 #[derive(Debug)]
 pub(super) enum Seen {
-    Event(Event),
+    Event(Box<Event>),
     TaskEnded,
     LoopEnded(LoopEnded),
 }
@@ -127,6 +127,22 @@ impl Rig {
     /// The next thing the broker sees.
     pub(super) fn next(&self) -> Seen {
         self.seen.recv_timeout(PATIENCE).expect("the broker sees something")
+    }
+
+    /// The arrival of a task: its id and the message's.
+    pub(super) fn received(&self) -> (String, String) {
+        match self.next() {
+            Seen::Event(event) => match *event {
+                Event::A2aTaskReceived { task_id, message_id, .. } => (task_id, message_id),
+                other => panic!("{other:?} instead of an arrival"),
+            },
+            other => panic!("{other:?} instead of an arrival"),
+        }
+    }
+
+    /// Skips what the broker sees up to the next inference.
+    pub(super) fn until_inference(&self) {
+        while !matches!(self.next(), Seen::Event(event) if matches!(*event, Event::Inference { .. })) {}
     }
 
     /// What the broker sees up to the end of the running task, as short words in order.
@@ -245,13 +261,13 @@ fn be_broker(mut channel: Channel<BrokerToHost, HostToBroker>, see: Sender<Seen>
     let mut generation = 0;
     while let Ok(received) = channel.receive() {
         let seen = match received.message {
-            HostToBroker::Event(event) => Seen::Event(*event),
+            HostToBroker::Event(event) => Seen::Event(event),
             HostToBroker::EventPart { last, bytes } => {
                 parts.extend(bytes);
                 if !last {
                     continue;
                 }
-                Seen::Event(ipc::codec::decode_document(&std::mem::take(&mut parts)).unwrap())
+                Seen::Event(Box::new(ipc::codec::decode_document(&std::mem::take(&mut parts)).unwrap()))
             }
             HostToBroker::TaskEnded { task_id } => {
                 let _ = see.send(Seen::TaskEnded);
@@ -324,9 +340,10 @@ fn be_egress(mut channel: Channel<Never, HostToEgress>, answer: Answerer) {
 
 /// Native code of a component of this repository, made by the compiler's own program: this package links no compiler.
 fn compiled(component: &str) -> PathBuf {
-    static DONE: OnceLock<(PathBuf, Folder, Mutex<HashMap<String, PathBuf>>)> = OnceLock::new();
-    let (compiler, folder, done) = DONE.get_or_init(|| (compile_program(), Folder::new(), Mutex::default()));
-    let mut done = done.lock().unwrap();
+    static COMPILER: OnceLock<(PathBuf, Folder)> = OnceLock::new();
+    static DONE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let (compiler, folder) = COMPILER.get_or_init(|| (compile_program(), Folder::new()));
+    let mut done = DONE.lock().unwrap();
     let number = done.len();
     done.entry(component.to_owned())
         .or_insert_with(|| {
