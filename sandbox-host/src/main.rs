@@ -56,6 +56,9 @@ fn main() -> ExitCode {
 }
 
 fn live() -> Result<(), String> {
+    // Before the engine, whose own handlers for faults in components come on top of these.
+    confine::handler::arm();
+    confine::handler::arm_for_faults();
     let engine = load::engine()?;
     let (control, _class) =
         role::start::<HostOrder>(confine::Role::SandboxHost).map_err(|error| error.to_string())?;
