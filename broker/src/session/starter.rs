@@ -130,7 +130,7 @@ fn edge<A: Message, B: Message>() -> Result<Ends, Refusal> {
     Ok((descriptor(left)?, descriptor(right)?))
 }
 
-fn pair<A: Message, B: Message>() -> Result<(Channel<A, B>, Channel<B, A>), Refusal> {
+fn pair<A: Message, B: Message>() -> Result<ipc::channel::Pair<A, B>, Refusal> {
     ipc::pair::<A, B>().map_err(|error| Refusal::broken("channel", error.to_string()))
 }
 
