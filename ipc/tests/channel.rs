@@ -1,6 +1,14 @@
 //! Channels against honest and hostile peers. The peer writes with `passfd` (an implementation of descriptor passing that is
 //! not ours) or with raw calls, so that both ends are never wrong in the same way.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test fails by panicking; helpers outside #[test] functions are not seen as tests"
+)]
+
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
