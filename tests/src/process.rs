@@ -26,14 +26,14 @@ impl Process {
     /// whoever adopted it reaps it, which is not ours to do.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let left_to_init = |parent: i32| parent == 1 && is_zombie(self.pid);
-        stat(self.pid).is_some_and(|(parent, started)| started == self.started && !left_to_init(parent))
+        stat(self.pid).is_some_and(|(_, started)| started == self.started) && !left_to_init(self.pid)
     }
 }
 
-fn is_zombie(pid: i32) -> bool {
+/// Whether a process has ended and waits for init to reap it.
+pub(crate) fn left_to_init(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with("Z 1 "))
 }
 
 /// Parent and start time, from `/proc/<pid>/stat`. The name in it may hold anything, so fields count from its end.

@@ -11,13 +11,15 @@ use crate::process::{self, Process};
 /// Everything of a running session that has to be gone after it: taken before the end, compared after it.
 ///
 /// Processes are known by id and start time, namespaces by their numbers, so that sessions of other tests running at the
-/// same time do not disturb.
+/// same time do not disturb. The namespaces are held open meanwhile: the kernel gives the number of one that is gone to the
+/// next.
 #[derive(Debug)]
 pub struct Footprint {
     session: String,
     folder: PathBuf,
     processes: Vec<Process>,
     namespaces: BTreeSet<String>,
+    _held: Vec<fs::File>,
 }
 
 const NAMESPACES: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
@@ -30,8 +32,17 @@ fn namespaces(pid: &str) -> BTreeSet<String> {
 impl Footprint {
     pub(crate) fn of(session: &Session) -> Self {
         let mut processes = session.processes();
-        let pids = processes.iter().map(|process| process.pid).chain([session.pid()]);
-        let mut found: BTreeSet<String> = pids.flat_map(|pid| namespaces(&pid.to_string())).collect();
+        let pids: Vec<String> = processes
+            .iter()
+            .map(|process| process.pid)
+            .chain([session.pid()])
+            .map(|pid| pid.to_string())
+            .collect();
+        let held = pids.iter().flat_map(|pid| {
+            NAMESPACES.iter().filter_map(move |kind| fs::File::open(format!("/proc/{pid}/ns/{kind}")).ok())
+        });
+        let held = held.collect();
+        let mut found: BTreeSet<String> = pids.iter().flat_map(|pid| namespaces(pid)).collect();
         for ours in namespaces("self") {
             found.remove(&ours);
         }
@@ -46,6 +57,7 @@ impl Footprint {
             folder: session.folder().to_owned(),
             processes,
             namespaces: found,
+            _held: held,
         }
     }
 
@@ -64,7 +76,7 @@ impl Footprint {
             .filter(|process| process.is_alive())
             .map(|process| format!("process {} ({})", process.pid, process.name))
             .collect();
-        for pid in process::all() {
+        for pid in process::all().into_iter().filter(|pid| !process::left_to_init(*pid)) {
             let inside: Vec<String> =
                 namespaces(&pid.to_string()).intersection(&self.namespaces).cloned().collect();
             if !inside.is_empty() {
