@@ -34,12 +34,18 @@ cleanup() {
 trap cleanup EXIT
 chmod 0755 "$root"
 
+# The sources this machine uses, if it is a Debian 12 itself; else the public ones.
+sources=(
+    "deb http://deb.debian.org/debian bookworm main"
+    "deb http://deb.debian.org/debian bookworm-updates main"
+    "deb http://deb.debian.org/debian-security bookworm-security main"
+)
+own=$(grep -lsE '^Suites:.*bookworm|^deb .*bookworm[ /]' /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list | head -1 || true)
+if [ -n "$own" ]; then sources=("$own"); fi
+
 if command -v mmdebstrap >/dev/null; then
     tool=mmdebstrap
-    mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root" \
-        "deb http://deb.debian.org/debian bookworm main" \
-        "deb http://deb.debian.org/debian bookworm-updates main" \
-        "deb http://deb.debian.org/debian-security bookworm-security main"
+    mmdebstrap --quiet --variant=minbase --include="$packages" bookworm "$root" "${sources[@]}"
 elif command -v debootstrap >/dev/null; then
     tool=debootstrap
     # debootstrap reads one suite; rustc-web's newest version is in the security suite, added afterwards.
