@@ -18,6 +18,7 @@ demo: build
 ## Unit tests of every package, then the system tests against the release binaries. Root runs all of them; without
 ## root, or where the kernel lacks something, each case that cannot run says NOT RUN and why.
 test: build
+	$(CARGO) build --locked --release --package hostile
 	$(CARGO) test --locked --workspace --exclude sandbox-host --exclude compiler --exclude system-tests
 	$(CARGO) test --locked --package sandbox-host
 	$(CARGO) test --locked --package compiler

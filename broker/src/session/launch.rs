@@ -473,7 +473,7 @@ fn run_compiler(
 ) -> Result<ArtifactFacts, Refusal> {
     use std::os::fd::AsFd;
     let what = format!("artifact {}", job.name);
-    let mut compiler: Process<CompilerOrder> = starter.start(Kind::Compiler, places)?;
+    let compiler: Process<CompilerOrder> = starter.start(Kind::Compiler, places)?;
     let (mut answers, theirs) = ipc::pair::<ipc::Never, CompilerToBroker>()
         .map_err(|error| Refusal::broken("compiler", error.to_string()))?;
     compiler.order(CompilerOrder::Compile(job), &[theirs.as_fd(), input, output])?;

@@ -3,9 +3,10 @@
 //! The types are the states. [`Spawned`] has been started and is trusted with nothing; [`Process`] has reported `Ready` and
 //! was checked from outside. Only a `Process` takes orders.
 
+use std::cell::Cell;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use confine::inspect::{self, Expected};
@@ -96,7 +97,7 @@ pub(crate) struct Life {
     /// Which.
     pub(crate) kind: Kind,
     child: Child,
-    ended: Option<Exit>,
+    ended: Cell<Option<Exit>>,
     log: Log,
 }
 
@@ -114,8 +115,18 @@ pub(crate) enum Speech {
 /// What a process wrote to its log pipe last.
 #[derive(Debug, Clone)]
 struct Log {
-    tail: Arc<Mutex<Vec<u8>>>,
+    shared: Arc<(Mutex<Tail>, Condvar)>,
 }
+
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    /// The pipe has ended: nothing more will come.
+    ended: bool,
+}
+
+/// How long the end of a dead process's log is waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Bytes of the log that are kept to name the cause of a death.
 const TAIL: usize = 2048;
@@ -137,7 +148,11 @@ pub(crate) fn spawn<O: Message>(
     let child = confine::spawn::spawn(program, group, theirs.as_fd(), writer.as_fd())
         .map_err(|error| broken(&error))?;
     let log = Log::follow(kind, reader, quiet).map_err(|error| broken(&error))?;
-    Ok(Spawned { life: Life { kind, child, ended: None, log }, control, deadline: Instant::now() + PATIENCE })
+    Ok(Spawned {
+        life: Life { kind, child, ended: Cell::new(None), log },
+        control,
+        deadline: Instant::now() + PATIENCE,
+    })
 }
 
 impl<O: Message> Spawned<O> {
@@ -145,11 +160,7 @@ impl<O: Message> Spawned<O> {
     ///
     /// # Errors
     /// Exit status 3, naming the process and the cause.
-    pub(crate) fn begin(
-        mut self,
-        begin: &Begin,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Begun<O>, Refusal> {
+    pub(crate) fn begin(self, begin: &Begin, descriptors: &[BorrowedFd<'_>]) -> Result<Begun<O>, Refusal> {
         match expect_hello(&self.control, self.deadline) {
             Ok(()) => {}
             Err(ChannelError::Codec(_)) => {
@@ -172,7 +183,7 @@ impl<O: Message> Begun<O> {
     /// # Errors
     /// Exit status 3, naming the process and what differs.
     pub(crate) fn ready(self, network: Option<u64>) -> Result<Process<O>, Refusal> {
-        let Begun { spawned: Spawned { mut life, mut control, deadline }, uid, gid } = self;
+        let Begun { spawned: Spawned { life, mut control, deadline }, uid, gid } = self;
         let kind = life.kind;
         let report = match control.receive_until(deadline) {
             Ok(received) => match received.message {
@@ -204,9 +215,7 @@ impl<O: Message> Process<O> {
     /// # Errors
     /// Exit status 3, naming the process.
     pub(crate) fn order(&self, order: O, descriptors: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
-        self.orders
-            .send_with(&ToRole::Order(order), descriptors)
-            .map_err(|error| Refusal::broken(self.life.kind.name(), format!("its control channel: {error}")))
+        self.orders.send_with(&ToRole::Order(order), descriptors).map_err(|error| self.life.broken(&error))
     }
 
     /// sandbox-host only: waits until it has sealed itself.
@@ -239,13 +248,13 @@ impl<O: Message> Process<O> {
     }
 
     /// The process.
-    pub(crate) fn life(&mut self) -> &mut Life {
-        &mut self.life
+    pub(crate) fn life(&self) -> &Life {
+        &self.life
     }
 
     /// What to poll while it lives: its pidfd, its control channel.
     pub(crate) fn watched(&self) -> Option<(Kind, BorrowedFd<'_>, BorrowedFd<'_>)> {
-        let alive = self.life.ended.is_none();
+        let alive = self.life.ended.get().is_none();
         alive.then(|| (self.life.kind, self.life.child.pidfd.as_fd(), self.reports.as_fd()))
     }
 
@@ -257,16 +266,16 @@ impl<O: Message> Process<O> {
 
 impl Life {
     /// Waits for the end, at most this long; whether it has ended.
-    pub(crate) fn wait(&mut self, patience: Duration) -> bool {
-        if self.ended.is_none() && wait_pidfd(self.child.pidfd.as_fd(), patience) {
-            self.ended = self.child.try_wait().ok().flatten();
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        if self.ended.get().is_none() && wait_pidfd(self.child.pidfd.as_fd(), patience) {
+            self.ended.set(self.child.try_wait().ok().flatten());
         }
-        self.ended.is_some()
+        self.ended.get().is_some()
     }
 
     /// Kills it and reaps it.
-    pub(crate) fn kill(&mut self) {
-        if self.ended.is_none() {
+    pub(crate) fn kill(&self) {
+        if self.ended.get().is_none() {
             let _ = self.child.kill();
             self.wait(Duration::from_secs(2));
         }
@@ -274,16 +283,16 @@ impl Life {
 
     /// Whether something else than itself ended it: a signal, its filter, a panic.
     pub(crate) fn killed(&self) -> bool {
-        matches!(self.ended, Some(Exit::Signal(_) | Exit::Status(70 | 71)))
+        matches!(self.ended.get(), Some(Exit::Signal(_) | Exit::Status(70 | 71)))
     }
 
     /// How it ended, in words.
     pub(crate) fn describe(&self) -> String {
-        describe(self.ended, &self.log.tail())
+        describe(self.ended.get(), &self.log.tail())
     }
 
     /// A channel error as the operator reads it: a closed channel is a death, told by its cause.
-    fn broken(&mut self, error: &ChannelError) -> Refusal {
+    fn broken(&self, error: &ChannelError) -> Refusal {
         if matches!(error, ChannelError::Closed) && self.wait(Duration::from_secs(2)) {
             return Refusal::broken(self.kind.name(), self.describe());
         }
@@ -338,16 +347,16 @@ impl Log {
     /// Copies a process's log to stderr, line by line with its name, on a thread that ends with the pipe. Nothing in it is
     /// interpreted but the fixed line of the filter's handler; control characters do not reach a terminal.
     fn follow(kind: Kind, mut pipe: std::io::PipeReader, quiet: bool) -> std::io::Result<Log> {
-        let tail = Arc::new(Mutex::new(Vec::new()));
-        let log = Log { tail: Arc::clone(&tail) };
+        let log = Log { shared: Arc::default() };
+        let shared = Arc::clone(&log.shared);
         super::readers::thread(format!("log-{}", kind.name()), move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = pipe.read(&mut buffer) {
                 let Some(bytes) = buffer.get(..length) else { break };
-                if let Ok(mut tail) = tail.lock() {
-                    tail.extend_from_slice(bytes);
-                    let excess = tail.len().saturating_sub(TAIL);
-                    tail.drain(..excess);
+                if let Ok(mut tail) = shared.0.lock() {
+                    tail.bytes.extend_from_slice(bytes);
+                    let excess = tail.bytes.len().saturating_sub(TAIL);
+                    tail.bytes.drain(..excess);
                 }
                 if !quiet {
                     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -355,12 +364,22 @@ impl Log {
                     }
                 }
             }
+            if let Ok(mut tail) = shared.0.lock() {
+                tail.ended = true;
+            }
+            shared.1.notify_all();
         })?;
         Ok(log)
     }
 
+    /// The last words of a process that is dead: its pipe ends with it, and is read to its end first.
     fn tail(&self) -> Vec<u8> {
-        self.tail.lock().map(|tail| tail.clone()).unwrap_or_default()
+        let (tail, ended) = &*self.shared;
+        let Ok(tail) = tail.lock() else { return Vec::new() };
+        match ended.wait_timeout_while(tail, LAST_WORDS, |tail| !tail.ended) {
+            Ok((tail, _)) => tail.bytes.clone(),
+            Err(_) => Vec::new(),
+        }
     }
 }
 

@@ -254,8 +254,8 @@ impl Session {
         watched
     }
 
-    fn life(&mut self, kind: Kind) -> Option<&mut Life> {
-        let agent = self.agent.as_mut();
+    fn life(&self, kind: Kind) -> Option<&Life> {
+        let agent = self.agent.as_ref();
         match kind {
             Kind::Door => Some(self.door.life()),
             Kind::Fileserver => Some(self.fileserver.life()),

@@ -16,4 +16,5 @@ mod deaths;
 mod ends;
 mod launches;
 mod plane;
+mod takeover;
 mod tasks;
