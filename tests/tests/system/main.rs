@@ -11,9 +11,12 @@
 )]
 
 mod command_line;
+mod components;
 mod confinement;
 mod deaths;
 mod ends;
 mod launches;
+mod network;
 mod plane;
+mod tables;
 mod tasks;
