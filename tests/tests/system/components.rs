@@ -143,7 +143,7 @@ fn a_tool_writes_into_the_work_folder_and_what_is_below_the_root_is_served() {
     let calls = trace.of("tool_call");
     assert_eq!(calls.len(), 3);
     for call in calls {
-        assert_eq!((&call["tool_name"], &call["ok"]), (&json!("file-tool"), &json!(true)), "{call}");
+        assert_eq!((&call["tool_name"], &call["status"]), (&json!("file-tool"), &json!("ok")), "{call}");
     }
 }
 
