@@ -69,7 +69,7 @@ fn a_driver_that_misbehaves_fails_its_task_with_the_cause_and_nothing_else() {
     assert_eq!(statuses, expected);
 }
 
-/// One turn after another until the budget is used up; the work folder's plane is read meanwhile.
+/// What its tools wrote until then stays.
 #[test]
 fn a_driver_that_never_ends_is_ended_by_the_budget_of_turns() {
     needs_root!();
