@@ -55,3 +55,22 @@ pub fn complete(url: &str, message_id: &str, text: &str) -> Value {
     assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED", "{task}");
     task
 }
+
+/// The answer of a task that ended well.
+///
+/// # Panics
+/// If it has none.
+#[must_use]
+pub fn answer(task: &Value) -> &str {
+    task["artifacts"][0]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("no answer: {task}"))
+}
+
+/// What the agent says of a task's state, for one that failed the cause.
+///
+/// # Panics
+/// If it says nothing.
+#[must_use]
+pub fn message(task: &Value) -> &str {
+    let status = &task["status"];
+    status["message"]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("no message: {task}"))
+}

@@ -30,6 +30,40 @@ impl Capsule {
         Self { folder }
     }
 
+    /// A capsule driven by one of `tests/guests`, which does what its tasks say; `out/` is exported and any number of tasks
+    /// is taken. `gateway` is the driver's endpoint, `tools` are more of the guests, `capabilities` is the inside of a YAML
+    /// flow mapping.
+    ///
+    /// # Panics
+    /// If it cannot be put together.
+    #[must_use]
+    pub fn driven_by(driver: &str, gateway: &str, tools: &[&str], capabilities: &str) -> Self {
+        let folder = Temporary::new();
+        let mut artifacts = String::new();
+        for name in tools.iter().chain([&driver]) {
+            let artifact = checkout().join("tests/guests").join(name).join("artifact");
+            temporary::copy_tree(&artifact, &folder.path().join("artifacts").join(name));
+            let role = if *name == driver {
+                format!("driver\n    gateway: {{endpoint: \"{gateway}\", keyless: true}}")
+            } else {
+                "tool".to_owned()
+            };
+            artifacts.push_str(&format!(
+                "  - name: {name}\n    source: ./artifacts/{name}\n    local_source: true\n    runtime: {role}\n"
+            ));
+        }
+        let manifest = format!(
+            "name: guest\nversion: \"0.1.0\"\nartifacts:\n{artifacts}capabilities: {{{capabilities}}}\n\
+             inference: {{model: none, driver: {{artifact: {driver}}}, max_turns: 4}}\n\
+             lifecycle: {{task_acceptance: queue, after_task: sleep, queue_depth: 4}}\n\
+             exports: {{files: {{root: out/, mode: read-only}}}}\n"
+        );
+        fs::write(folder.path().join("murmur.yaml"), manifest).expect("the manifest");
+        fs::create_dir_all(folder.path().join("work/out")).expect("the work folder");
+        temporary::give(&folder.path().join("work"), OWNER);
+        Self { folder }
+    }
+
     /// Replaces a piece of the manifest that occurs exactly once.
     ///
     /// # Panics

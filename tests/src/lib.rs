@@ -26,6 +26,7 @@ pub mod programs;
 pub mod remains;
 pub mod temporary;
 pub mod trace;
+pub mod upstream;
 
 /// Says that a case cannot run here and why, then leaves the test.
 ///

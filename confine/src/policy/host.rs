@@ -24,7 +24,7 @@ const OWN: Group = &[
     allow(SYS_membarrier, "wasmtime flushes the instruction cache of every thread after loading code"),
     when(SYS_openat, NO_SET_ID_MODE_3, "cap-std opens below a preopened directory; wasmtime maps the cache"),
     allow(SYS_newfstatat, "cap-std looks at an entry without following it"),
-    allow(SYS_faccessat, "cap-std asks whether an entry may be opened"),
+    allow(SYS_faccessat2, "wasmtime asks whether it may search a directory before it follows `..` out of it"),
     allow(SYS_getdents64, "a guest lists a directory"),
     allow(SYS_readlinkat, "a guest reads a link; cap-std resolves one"),
     allow(

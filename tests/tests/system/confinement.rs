@@ -6,6 +6,7 @@ use std::fs;
 use system_tests::broker::{END_PATIENCE, Launch, Session};
 use system_tests::capsule::Capsule;
 use system_tests::process::{Process, descriptors, until};
+use system_tests::trace::Trace;
 use system_tests::{a2a, http, needs_root};
 
 const ROLES: [&str; 5] = ["door", "egress", "fileserver", "runner", "sandbox-host"];
@@ -61,9 +62,10 @@ fn every_thread_of_every_role_is_filtered_and_without_privilege() {
             users.insert((role.name.clone(), thread["Uid"].clone()));
         }
     }
-    // Where the work folder cannot be shown under other owners, three roles run as its owner, which the banner says.
+    // Where the work folder cannot be shown under other owners, three roles run as its owner, which the trace says.
     let distinct: BTreeSet<&String> = users.iter().map(|(_, user)| user).collect();
-    let shared = session.stderr().contains("id-mapped");
+    let trace = Trace::read(&session.records());
+    let shared = trace.of("session_start")[0]["effective_grants"]["shared_owner"] == true;
     assert_eq!(users.len(), ROLES.len(), "one user per role, whatever the thread: {users:?}");
     assert_eq!(distinct.len(), if shared { 3 } else { ROLES.len() }, "{users:?}");
     session.stop();

@@ -11,10 +11,13 @@
 )]
 
 mod command_line;
+mod components;
 mod confinement;
 mod deaths;
 mod ends;
 mod launches;
+mod network;
 mod plane;
+mod tables;
 mod takeover;
 mod tasks;
