@@ -33,3 +33,13 @@ pub fn directory() -> PathBuf {
     );
     directory
 }
+
+/// Copies a binary, in a process of its own: a descriptor this process holds open for writing is inherited by whatever
+/// another test starts at the same moment, and a file that is open for writing cannot be executed.
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp").arg("--").args([from, to]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "cannot copy {}", from.display());
+}

@@ -43,6 +43,8 @@ pub(crate) enum News {
     LoopEnded(LoopEnded),
     /// A process broke the rules of its channel.
     Violation(Kind, String),
+    /// A process closed its channel, and all it had said was read.
+    Closed(Kind),
 }
 
 /// Wakes the supervising thread.
@@ -115,9 +117,10 @@ where
                 Err(error) => break Some(error.to_string()),
             }
         };
-        if let Some(reason) = end {
-            bell.ring(News::Violation(kind, reason));
-        }
+        bell.ring(match end {
+            Some(reason) => News::Violation(kind, reason),
+            None => News::Closed(kind),
+        });
     })?;
     Ok(())
 }

@@ -87,7 +87,18 @@ enum Happened {
     Died(Kind),
     LoopEnded(LoopEnded),
     Violation(Kind, String),
+    Closed(Kind),
     TimedOut,
+}
+
+impl From<News> for Happened {
+    fn from(news: News) -> Self {
+        match news {
+            News::LoopEnded(totals) => Happened::LoopEnded(totals),
+            News::Violation(kind, reason) => Happened::Violation(kind, reason),
+            News::Closed(kind) => Happened::Closed(kind),
+        }
+    }
 }
 
 impl Session {
@@ -125,7 +136,13 @@ impl Session {
                         return End::Broken(refusal);
                     }
                 }
-                Ok(Happened::TimedOut) => {}
+                // About to die, which for these two is the end; for the others their pidfd tells the rest.
+                Ok(Happened::Closed(kind @ (Kind::SandboxHost | Kind::Runner))) => {
+                    if let Err(refusal) = self.replace(kind) {
+                        return End::Broken(self.cause(refusal));
+                    }
+                }
+                Ok(Happened::Closed(_) | Happened::TimedOut) => {}
                 Err(refusal) => return End::Broken(refusal),
             }
         }
@@ -136,21 +153,14 @@ impl Session {
         let deadline = Instant::now() + END_PATIENCE;
         if let Some(agent) = &mut self.agent {
             agent.host.shut_down();
-            loop {
+            // Both: it is gone, and its last word was read.
+            let (mut dead, mut heard) = (false, false);
+            while !(dead && heard) {
                 match self.wait(Some(deadline)) {
                     Ok(Happened::Signal | Happened::TimedOut) => return End::Hard,
                     Ok(Happened::LoopEnded(ended)) => totals = Some(ended),
-                    Ok(Happened::Died(Kind::SandboxHost)) => {
-                        // Its last word may still lie in the inbox.
-                        while let Some(news) = self.inbox.take() {
-                            if let News::LoopEnded(ended) = news {
-                                totals = Some(ended);
-                            }
-                        }
-                        break;
-                    }
-                    // At the end nobody is replaced any more.
-                    Ok(Happened::Died(_)) => {}
+                    Ok(Happened::Died(kind)) => dead |= kind == Kind::SandboxHost,
+                    Ok(Happened::Closed(kind)) => heard |= kind == Kind::SandboxHost,
                     Ok(Happened::Violation(kind, reason)) => {
                         return End::Broken(Refusal::broken(kind.name(), reason));
                     }
@@ -165,17 +175,11 @@ impl Session {
     fn wait(&mut self, deadline: Option<Instant>) -> Result<Happened, Refusal> {
         loop {
             if let Some(news) = self.inbox.take() {
-                return Ok(match news {
-                    News::LoopEnded(totals) => Happened::LoopEnded(totals),
-                    News::Violation(kind, reason) => Happened::Violation(kind, reason),
-                });
+                return Ok(news.into());
             }
             self.inbox.clear();
             if let Some(news) = self.inbox.take() {
-                return Ok(match news {
-                    News::LoopEnded(totals) => Happened::LoopEnded(totals),
-                    News::Violation(kind, reason) => Happened::Violation(kind, reason),
-                });
+                return Ok(news.into());
             }
             let watched = self.watched();
             let mut polled =

@@ -127,7 +127,7 @@ fn a_sibling_of_another_build_is_refused_by_name() {
     let mixed = capsule.folder().join("bin");
     fs::create_dir(&mixed).unwrap();
     for name in binaries::SIBLINGS.into_iter().chain(["broker"]) {
-        fs::copy(binaries::directory().join(name), mixed.join(name)).unwrap();
+        binaries::copy(&binaries::directory().join(name), &mixed.join(name));
     }
     let mut door = fs::read(mixed.join("door")).unwrap();
     let (own, other) = (ipc::BUILD_ID.as_bytes(), ipc::BUILD_ID.chars().rev().collect::<String>());
@@ -138,7 +138,8 @@ fn a_sibling_of_another_build_is_refused_by_name() {
     for at in places {
         door[at..at + own.len()].copy_from_slice(other.as_bytes());
     }
-    fs::write(mixed.join("door"), door).unwrap();
+    fs::write(mixed.join("other"), door).unwrap();
+    binaries::copy(&mixed.join("other"), &mixed.join("door"));
 
     let ended =
         Launch::of(&capsule).binaries(&mixed).arguments(&["--serve-only"]).run(Duration::from_secs(20));

@@ -24,7 +24,7 @@ fn a_role_that_makes_a_call_its_filter_does_not_list_is_ended_and_the_call_is_na
             fs::create_dir(&mixed).unwrap();
             for name in binaries::SIBLINGS.into_iter().chain(["broker"]) {
                 let from = if name == role { "hostile" } else { name };
-                fs::copy(binaries::directory().join(from), mixed.join(name)).unwrap();
+                binaries::copy(&binaries::directory().join(from), &mixed.join(name));
             }
             fs::write(mixed.join("probe"), probe).unwrap();
             let ended = Launch::of(&capsule).binaries(&mixed).run(Duration::from_secs(30));
