@@ -1,17 +1,15 @@
 //! From a command line to a session that serves. Every step that fails is undone in reverse order by what it returned being
 //! dropped; a launch that fails before `session_start` leaves nothing.
 
-use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ipc::edge::compiler::{CompilerToBroker, Facts as ArtifactFacts, Job};
 use ipc::edge::control::{
-    CompilerOrder, DoorConfigure, DoorOrder, EgressOrder, ExportRoot, FileserverConfigure, FileserverOrder,
-    HostOrder, PlaneConstants, RunnerOrder,
+    DoorConfigure, DoorOrder, EgressOrder, ExportRoot, FileserverConfigure, FileserverOrder, HostOrder,
+    PlaneConstants, RunnerOrder,
 };
 use ipc::memory::CounterWriter;
 use ipc::types::Class;
@@ -23,7 +21,6 @@ use super::readers;
 use super::report::{self, Line, Shown};
 use super::starter::{Network, Siblings, Starter};
 use super::supervise::{Agent, Session, signals};
-use crate::artifacts;
 use crate::card;
 use crate::cli::{self, Cli, Missing};
 use crate::host::cgroup;
@@ -32,9 +29,6 @@ use crate::host::workdir::{Sharing, Workdir};
 use crate::manifest::{self, Manifest, ParseOptions};
 use crate::refusal::Refusal;
 use crate::trace::{self, Constants, Entry};
-
-/// How long one artifact may compile.
-const COMPILE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// A session that serves, and the thread that writes its trace.
 #[derive(Debug)]
@@ -218,8 +212,11 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         bell,
     };
 
-    let compiled =
-        if cli.serve_only { Vec::new() } else { compile(&starter, cli, manifest, &manifest_dir, &places)? };
+    let compiled = if cli.serve_only {
+        Vec::new()
+    } else {
+        super::compile::compile(&starter, cli, manifest, &manifest_dir, &places)?
+    };
 
     // All processes at once: each takes a few milliseconds, most of it waiting for the kernel.
     let door = starter.spawn::<DoorOrder>(Kind::Door)?;
@@ -432,81 +429,4 @@ fn processes(
         lines.push(Line { kind: Kind::Egress, pid: egress.pid(), uid: egress.uid });
     }
     lines
-}
-
-/// Compiles what the cache lacks, one process per artifact.
-fn compile(
-    starter: &Starter,
-    cli: &Cli,
-    manifest: &Manifest,
-    manifest_dir: &Path,
-    places: &Places,
-) -> Result<Vec<artifacts::Compiled>, Refusal> {
-    let mut stores = cli.artifact_dir.clone();
-    stores.push(cli.state_dir.join("artifacts"));
-    let terminal = std::io::stderr().is_terminal() && !cli.quiet;
-    manifest
-        .artifacts
-        .iter()
-        .map(|artifact| {
-            let payload = artifacts::read(artifact, manifest_dir, &stores)?;
-            payload.compiled(artifact, &starter.cache, |job, input, output| {
-                if terminal {
-                    eprint!("compiling {} … ", artifact.name);
-                }
-                let facts = run_compiler(starter, places, job, input, output);
-                if terminal {
-                    eprintln!("{}", if facts.is_ok() { "done" } else { "refused" });
-                }
-                facts
-            })
-        })
-        .collect()
-}
-
-fn run_compiler(
-    starter: &Starter,
-    places: &Places,
-    job: Job,
-    input: std::os::fd::BorrowedFd<'_>,
-    output: std::os::fd::BorrowedFd<'_>,
-) -> Result<ArtifactFacts, Refusal> {
-    use std::os::fd::AsFd;
-    let what = format!("artifact {}", job.name);
-    let compiler: Process<CompilerOrder> = starter.start(Kind::Compiler, places)?;
-    let (mut answers, theirs) = ipc::pair::<ipc::Never, CompilerToBroker>()
-        .map_err(|error| Refusal::broken("compiler", error.to_string()))?;
-    compiler.order(CompilerOrder::Compile(job), &[theirs.as_fd(), input, output])?;
-    drop(theirs);
-    match answers.receive_until(std::time::Instant::now() + COMPILE_PATIENCE) {
-        Ok(received) => match received.message {
-            CompilerToBroker::Compiled(facts) => Ok(*facts),
-            CompilerToBroker::Refused { code, reason } => {
-                let reason: String = reason.chars().filter(|c| !c.is_control()).take(2000).collect();
-                Err(Refusal::new(known_code(&code), what, reason))
-            }
-        },
-        Err(ipc::ChannelError::Closed) => {
-            compiler.life().wait(std::time::Duration::from_secs(2));
-            Err(Refusal::broken("compiler", format!("{what}: {}", compiler.life().describe())))
-        }
-        Err(error) => Err(Refusal::broken("compiler", format!("{what}: {error}"))),
-    }
-}
-
-/// A code the compiler may refuse with, as our own text.
-fn known_code(code: &str) -> &'static str {
-    const CODES: [&str; 10] = [
-        "E-MAN-001",
-        "E-MAN-002",
-        "E-MAN-003",
-        "E-IO-003",
-        "E-RUN-001",
-        "E-RUN-002",
-        "E-RUN-004",
-        "E-RUN-025",
-        "E-RUN-029",
-        "E-CAP-010",
-    ];
-    CODES.into_iter().find(|known| *known == code).unwrap_or("E-RUN-001")
 }

@@ -1,6 +1,7 @@
 //! A session: how it is launched, supervised and ended.
 
 pub(crate) mod agent;
+pub(crate) mod compile;
 pub(crate) mod launch;
 pub(crate) mod places;
 pub(crate) mod process;

@@ -20,48 +20,8 @@ use crate::refusal::Refusal;
 /// How long a process may take from exec to `Ready`, and to load components.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The processes of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// HTTP listener.
-    Door,
-    /// Reads exported files.
-    Fileserver,
-    /// Wasmtime and the agent loop.
-    SandboxHost,
-    /// Starts programs.
-    Runner,
-    /// Connects out.
-    Egress,
-    /// Compiles one artifact.
-    Compiler,
-}
-
-impl Kind {
-    /// File name, `comm`, and the word for operators.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Door => "door",
-            Kind::Fileserver => "fileserver",
-            Kind::SandboxHost => "sandbox-host",
-            Kind::Runner => "runner",
-            Kind::Egress => "egress",
-            Kind::Compiler => "compiler",
-        }
-    }
-
-    /// Its policy.
-    pub(crate) fn role(self) -> confine::Role {
-        match self {
-            Kind::Door => confine::Role::Door,
-            Kind::Fileserver => confine::Role::Fileserver,
-            Kind::SandboxHost => confine::Role::SandboxHost,
-            Kind::Runner => confine::Role::Runner,
-            Kind::Egress => confine::Role::Egress,
-            Kind::Compiler => confine::Role::Compiler,
-        }
-    }
-}
+/// Which process: its policy's name is its file name, its `comm` and the word for operators.
+pub(crate) use confine::Role as Kind;
 
 /// Started, not confined yet.
 #[derive(Debug)]
@@ -195,7 +155,7 @@ impl<O: Message> Begun<O> {
             },
             Err(error) => return Err(life.broken(&error)),
         };
-        let expected = Expected { role: kind.role(), uid, gid, network };
+        let expected = Expected { role: kind, uid, gid, network };
         if let Err(mismatch) = inspect::check(life.child.pid, &expected) {
             // One that has died meanwhile looks like nothing at all: the cause of death says more.
             let reason = match life.wait(Duration::from_millis(100)) {
