@@ -39,7 +39,8 @@ pub(crate) async fn attempt(session: &Session, task_id: &str, task: &str) -> Res
     for turn in 0..session.agent.max_turns {
         let request = prompt::request(&session.agent, &session.system, &session.tools, &messages);
         session.phase.set(Phase::Inference);
-        let answer = session.caller.call(&session.agent, &session.agent.driver, request).await;
+        let answer =
+            session.caller.call(&session.agent, &session.directory, &session.agent.driver, request).await;
         session.phase.set(Phase::Turn);
         session.turn.set(Some(turn));
         let response = match answer {

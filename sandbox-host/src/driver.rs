@@ -10,6 +10,8 @@ use wasmtime::Store;
 use crate::http::{EgressLink, Hooks};
 use crate::load::bindings::exports::murmur::tool::run;
 use crate::load::{Components, Loaded};
+use crate::results::SessionDirectory;
+use crate::stdio::Printed;
 use crate::store::{self, CallError, CallState};
 use crate::wasi;
 
@@ -36,11 +38,17 @@ pub(crate) struct Caller {
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Caller {
-    /// Calls an artifact's `run`.
+    /// Calls an artifact's `run`. What it prints is in a log below `session` afterwards, however the call ends.
     ///
     /// # Errors
     /// [`CallError`]; its text is fit for the model and the trace.
-    pub(crate) async fn call(&self, agent: &Agent, name: &str, input: String) -> Result<Answer, CallError> {
+    pub(crate) async fn call(
+        &self,
+        agent: &Agent,
+        session: &SessionDirectory,
+        name: &str,
+        input: String,
+    ) -> Result<Answer, CallError> {
         let host = |reason: String| CallError::Host { artifact: name.to_owned(), reason };
         let loaded = self
             .components
@@ -51,7 +59,8 @@ impl Caller {
         let directory = wasi::open_scope(&self.workdir, &artifact.scope)
             .map_err(|errno| host(format!("its directory could not be opened: {errno}")))?;
         let hooks = Hooks::new(Arc::clone(&self.egress), name, artifact.gateway_path.is_some());
-        let context = wasi::context(agent, artifact);
+        let printed = Printed::new(session, name);
+        let context = wasi::context(agent, artifact, &printed);
         let mut store = store::new(&self.components.engine, &agent.limits, context, hooks, Some(directory));
         let late = CallError::Deadline { artifact: name.to_owned(), seconds: agent.limits.deadline_seconds };
         let patience = store::allowed(&agent.limits) * 2 + GRACE;

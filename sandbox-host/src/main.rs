@@ -27,6 +27,7 @@ mod runner;
 mod serve;
 mod session;
 mod shell;
+mod stdio;
 mod store;
 mod tasks;
 #[cfg(test)]

@@ -148,13 +148,19 @@ async fn perform(session: &Session, call: &ToolCall, turn: u32, task_id: &str) -
     if !missing.is_empty() {
         return Ok(Done::refused(format!("the input of '{}' lacks: {}", call.name, missing.join(", "))));
     }
-    Ok(match session.caller.call(&session.agent, &call.name, call.input.to_string()).await {
-        Ok(answer) => {
-            let ok = answer.status == Status::Passed;
-            Done { text: reduce(answer), own_words: false, ok, error: None, shell: None }
-        }
-        Err(error) => Done::refused(error.to_string()),
-    })
+    Ok(
+        match session
+            .caller
+            .call(&session.agent, &session.directory, &call.name, call.input.to_string())
+            .await
+        {
+            Ok(answer) => {
+                let ok = answer.status == Status::Passed;
+                Done { text: reduce(answer), own_words: false, ok, error: None, shell: None }
+            }
+            Err(error) => Done::refused(error.to_string()),
+        },
+    )
 }
 
 async fn run_program(

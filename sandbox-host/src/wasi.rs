@@ -1,5 +1,5 @@
 //! What a component's WASI world is made of: one directory, some variables, clocks, random bytes, HTTP through egress.
-//! Sockets and name lookup link and are refused; stdin is empty, stdout and stderr go nowhere.
+//! Sockets and name lookup link and are refused; stdin is empty, stdout and stderr go to a log.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,6 +14,7 @@ use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 
 use crate::load::bindings::murmur::stream::events;
+use crate::stdio::Printed;
 use crate::store::CallState;
 
 /// The authority behind which a component's gateway stands; nothing listens there.
@@ -60,11 +61,12 @@ impl preopens::Host for Preopens<'_> {
     }
 }
 
-/// A context with the variables of one artifact and nothing else.
-pub(crate) fn context(agent: &Agent, artifact: &Artifact) -> WasiCtx {
+/// A context with the variables of one artifact, a place for what it prints, and nothing else.
+pub(crate) fn context(agent: &Agent, artifact: &Artifact, printed: &Printed<'_>) -> WasiCtx {
     let mut builder = WasiCtx::builder();
     builder.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
     builder.envs(&environment(agent, artifact));
+    builder.stdout(printed.stdout.clone()).stderr(printed.stderr.clone());
     builder.build()
 }
 

@@ -194,7 +194,7 @@ fn a_tool_sees_its_scope_and_nothing_above_it() {
         (r#"tool file-tool {"read":"a.txt"}"#, r#"{"text":"hi"}"#),
         (r#"tool file-tool {"read":"../../secret"}"#, r#"{"error":"not-permitted"}"#),
         (r#"tool file-tool {"read":"/etc/passwd"}"#, r#"{"error":"not-permitted"}"#),
-        (r#"tool file-tool {}"#, "the input is neither"),
+        (r#"tool file-tool {}"#, "the input is none of"),
     ] {
         let sent = rig.send(call).join().unwrap().unwrap();
         assert!(response(&sent["task"]).contains(expected), "{call}: {}", response(&sent["task"]));
@@ -216,6 +216,79 @@ fn long_output_is_shown_in_part_and_kept_whole() {
     let logs: Vec<_> = std::fs::read_dir(rig.session.path().join("logs")).unwrap().collect();
     let log = std::fs::read_to_string(logs[0].as_ref().unwrap().path()).unwrap();
     assert!(log.contains(&"x".repeat(20_000)) && log.ends_with("oops\n"));
+    assert_eq!(rig.shut_down(), Ok(()));
+}
+
+/// The logs of the session, in the order of their names.
+fn logs(rig: &Rig) -> Vec<(String, String)> {
+    let logs = std::fs::read_dir(rig.session.path().join("logs")).into_iter().flatten();
+    let mut logs: Vec<_> = logs
+        .map(Result::unwrap)
+        .map(|log| (log.file_name().into_string().unwrap(), std::fs::read_to_string(log.path()).unwrap()))
+        .collect();
+    logs.sort();
+    logs
+}
+
+fn with_file_tool(agent: &mut Agent) {
+    persistent(agent);
+    agent.artifacts.push(tool(FILE_TOOL, &[]));
+}
+
+#[test]
+fn what_a_component_prints_is_in_a_log_up_to_its_bound() {
+    let mut rig = Rig::start(SPIN, with_file_tool);
+    // Lines of 64 bytes, so that the bound falls between two.
+    let line = format!("{}\n", "x".repeat(63));
+    let many = json!({"print": line, "times": 10 * 1024 * 1024 / 64});
+    let kept = line.repeat(1024);
+    for (input, answer, log) in [
+        (json!({"write": "a.txt", "text": "silent"}), r#"{"written":6}"#, None),
+        (
+            json!({"print": "hello\n", "times": 2}),
+            r#"{"printed":12}"#,
+            Some("Stdout:\nhello\nhello\n\nStderr:\n".to_owned()),
+        ),
+        (
+            json!({"print": "oops", "stream": "stderr"}),
+            r#"{"printed":4}"#,
+            Some("Stdout:\n\nStderr:\noops".to_owned()),
+        ),
+        (
+            many,
+            r#"{"printed":10485760}"#,
+            Some(format!("Dropped: the last 10420224 bytes of stdout\nStdout:\n{kept}\nStderr:\n")),
+        ),
+    ] {
+        let before = logs(&rig);
+        let sent = rig.send(&format!("tool file-tool {input}")).join().unwrap().unwrap();
+        assert!(response(&sent["task"]).contains(answer), "{answer}: {}", response(&sent["task"]));
+        let mut new = logs(&rig);
+        new.retain(|log| !before.contains(log));
+        assert!(
+            new.iter().all(|(name, _)| name.starts_with("file-tool-") && name.ends_with(".log")),
+            "{new:?}"
+        );
+        let new: Vec<_> = new.into_iter().map(|(_, text)| text).collect();
+        assert!(new == Vec::from_iter(log), "{answer}: {:.300}", new.concat());
+    }
+    assert_eq!(rig.shut_down(), Ok(()));
+}
+
+#[test]
+fn a_call_that_is_ended_leaves_what_it_printed() {
+    let mut rig = Rig::start(SPIN, |agent| {
+        with_file_tool(agent);
+        agent.limits.deadline_seconds = 1;
+    });
+    let endless = json!({"print": "again ", "times": u64::MAX});
+    let sent = rig.send(&format!("tool file-tool {endless}")).join().unwrap().unwrap();
+    assert!(response(&sent["task"]).contains("ran longer than 1 seconds"), "{}", response(&sent["task"]));
+    let [(_, log)] = &logs(&rig)[..] else { panic!("{:.300?}", logs(&rig)) };
+    assert!(
+        log.starts_with("Dropped: ") && log.contains("bytes of stdout\nStdout:\nagain again "),
+        "{log:.300}"
+    );
     assert_eq!(rig.shut_down(), Ok(()));
 }
 

@@ -1,9 +1,10 @@
-//! A tool that reads or writes one file below its preopened directory `.`.
+//! A tool that reads or writes one file below its preopened directory `.`, or prints.
 //!
-//! Input `{"read": PATH}` or `{"write": PATH, "text": TEXT}`. Answer: `{"text": …}` or `{"written": BYTES}`
-//! with status `passed`; `{"error": WHY}` with status `failed` if the host's filesystem refused, where
-//! WHY is WASI's error code in its own words (`no-entry`, `not-permitted`, …); with status `error` if
-//! the input is neither.
+//! Input `{"read": PATH}`, `{"write": PATH, "text": TEXT}` or `{"print": TEXT, "times": N}`, where
+//! `"stream": "stderr"` prints there and not to stdout. Answer: `{"text": …}`, `{"written": BYTES}` or
+//! `{"printed": BYTES}` with status `passed`; `{"error": WHY}` with status `failed` if the host's
+//! filesystem or stream refused, where WHY is WASI's error code in its own words (`no-entry`,
+//! `not-permitted`, …); with status `error` if the input is none of them.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -13,8 +14,10 @@ wit_bindgen::generate!({
 
 use exports::murmur::tool::run::{Guest, Status, ToolInput, ToolResult};
 use serde_json::{Value, json};
+use wasip2::cli::{stderr::get_stderr, stdout::get_stdout};
 use wasip2::filesystem::preopens::get_directories;
 use wasip2::filesystem::types::{Descriptor, DescriptorFlags, ErrorCode, OpenFlags, PathFlags};
+use wasip2::io::streams::{OutputStream, StreamError};
 
 struct FileTool;
 
@@ -40,6 +43,12 @@ fn act(input: &str) -> Result<Value, (Status, String)> {
     let refused = |code: ErrorCode| (Status::Failed, code.name().to_owned());
     let input: Value =
         serde_json::from_str(input).map_err(|e| unfit(&format!("the input is not JSON: {e}")))?;
+    if let Some(text) = input["print"].as_str() {
+        let stream = if input["stream"] == "stderr" { get_stderr() } else { get_stdout() };
+        let printed = print(&stream, text.as_bytes(), input["times"].as_u64().unwrap_or(1))
+            .map_err(|error| (Status::Failed, error.to_string()))?;
+        return Ok(json!({"printed": printed}));
+    }
     let directory = get_directories()
         .into_iter()
         .find_map(|(directory, name)| (name == ".").then_some(directory))
@@ -53,7 +62,7 @@ fn act(input: &str) -> Result<Value, (Status, String)> {
             write(&directory, path, text.as_bytes()).map_err(refused)?;
             Ok(json!({"written": text.len()}))
         }
-        _ => Err(unfit("the input is neither {\"read\"} nor {\"write\", \"text\"}")),
+        _ => Err(unfit("the input is none of {\"read\"}, {\"write\", \"text\"} and {\"print\"}")),
     }
 }
 
@@ -80,6 +89,18 @@ fn write(directory: &Descriptor, path: &str, bytes: &[u8]) -> Result<(), ErrorCo
         done += file.write(piece, done as u64)? as usize;
     }
     Ok(())
+}
+
+fn print(stream: &OutputStream, text: &[u8], times: u64) -> Result<u64, StreamError> {
+    let mut printed = 0;
+    for _ in 0..times {
+        // The most that one call takes.
+        for piece in text.chunks(4096) {
+            stream.blocking_write_and_flush(piece)?;
+            printed += piece.len() as u64;
+        }
+    }
+    Ok(printed)
 }
 
 export!(FileTool);
