@@ -105,6 +105,13 @@ impl Dir {
         &self.path
     }
 
+    /// Time since its last change, as far as the clock can tell.
+    pub(crate) fn age(&self) -> Option<std::time::Duration> {
+        let seconds = u64::try_from(rustix::fs::fstat(&self.descriptor).ok()?.st_mtime).ok()?;
+        let changed = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        std::time::SystemTime::now().duration_since(changed).ok()
+    }
+
     /// Owner on disk: uid and gid.
     pub(crate) fn owner(&self) -> io::Result<(u32, u32)> {
         let stat = rustix::fs::fstat(&self.descriptor)?;

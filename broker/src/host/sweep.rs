@@ -3,11 +3,15 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use super::cgroup;
 use super::dirs::Dir;
+
+/// A launch makes its lock file within moments of its directory; after this long it was killed between the two.
+const LAUNCH: Duration = Duration::from_secs(60);
 
 /// Name of the lock file in a session's run directory.
 const LOCK: &str = "lock";
@@ -31,9 +35,14 @@ pub(crate) fn sweep(run: &Dir, state_sessions: &Dir, host: &cgroup::Host) -> io:
         let Ok(dir) = run.child(session) else { continue };
         let lock = match dir.file(LOCK, OFlags::RDWR, 0) {
             Ok(lock) => lock,
-            // Between `mkdir` and the lock file of a launch that goes on, or of one that was killed there: a launch that
-            // lives makes its lock file within moments, so leave it to the next sweep.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // Between `mkdir` and the lock file of a launch: of one that goes on, if it is young, else of one that was
+            // killed there, before it made anything else.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if dir.age().is_some_and(|age| age > LAUNCH) {
+                    run.remove(session)?;
+                }
+                continue;
+            }
             Err(error) => return Err(error),
         };
         if lock.try_lock().is_err() {
@@ -47,4 +56,35 @@ pub(crate) fn sweep(run: &Dir, state_sessions: &Dir, host: &cgroup::Host) -> io:
         swept.push(session.to_owned());
     }
     Ok(swept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sessions_without_a_living_owner_are_swept() {
+        let root = std::env::temp_dir().join(format!("broker-sweep-{}", std::process::id()));
+        let run = Dir::base(&root.join("run")).unwrap();
+        let sessions = Dir::base(&root.join("sessions")).unwrap();
+        let Ok(host) = cgroup::probe() else {
+            println!("NOT RUN: only_sessions_without_a_living_owner_are_swept: no cgroup v2 hierarchy");
+            return;
+        };
+        let living = claim(&run, "ses_living").unwrap();
+        drop(claim(&run, "ses_dead").unwrap());
+        run.make_new("ses_young", 0o700).unwrap();
+        run.make_new("not-a-session", 0o700).unwrap();
+        for name in ["ses_living", "ses_dead"] {
+            sessions.make_new(name, 0o700).unwrap();
+        }
+        assert_eq!(sweep(&run, &sessions, &host).unwrap(), ["ses_dead"]);
+        let mut left = run.names().unwrap();
+        left.sort();
+        assert_eq!(left, ["not-a-session", "ses_living", "ses_young"]);
+        assert_eq!(sessions.names().unwrap(), ["ses_living"]);
+        drop(living);
+        assert_eq!(sweep(&run, &sessions, &host).unwrap(), ["ses_living"]);
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }
