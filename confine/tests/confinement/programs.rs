@@ -51,7 +51,7 @@ pub(crate) fn obey(order: &str) -> String {
             .iter()
             .filter_map(|name| Path::new("/usr/bin").join(name).canonicalize().ok())
             .collect();
-        if Path::new(program).starts_with(OWN_DIRECTORY) {
+        if is_own(program) {
             programs.push(PathBuf::from(program));
         }
         let grants = Grants { writable: vec![PathBuf::from(workdir)], programs, ..Grants::default() };
@@ -62,9 +62,7 @@ pub(crate) fn obey(order: &str) -> String {
     let (mut read, write) = std::io::pipe().unwrap();
     let arguments: Vec<OsString> = std::iter::once(program).chain(arguments).map(OsString::from).collect();
     let arguments = match arguments.as_slice() {
-        [program, rest @ ..] if Path::new(program).starts_with(OWN_DIRECTORY) => {
-            [&[OsString::from(NAME)], rest].concat()
-        }
+        [program, rest @ ..] if is_own(program) => [&[OsString::from(NAME)], rest].concat(),
         other => other.to_vec(),
     };
     let started = confine::programs::start(&Start {
@@ -89,18 +87,16 @@ pub(crate) fn obey(order: &str) -> String {
     format!("{output}status {:?}", status.exit_status().or(status.terminating_signal()).unwrap())
 }
 
-/// Where this binary itself lies; a path below it is started as [`NAME`].
-const OWN_DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
+/// Whether a path names this binary as [`own_program`] left it: it is started as [`NAME`].
+fn is_own(program: impl AsRef<Path>) -> bool {
+    program.as_ref().file_name().is_some_and(|name| name == NAME)
+}
 
-/// This binary, where a runner finds it.
-fn own_program() -> String {
-    let path = Path::new(OWN_DIRECTORY).join("program-under-test");
-    if !path.exists() {
-        let own = std::env::current_exe().unwrap();
-        let partial = path.with_extension(std::process::id().to_string());
-        std::fs::copy(own, &partial).unwrap();
-        std::fs::rename(partial, &path).unwrap();
-    }
+/// A copy of this binary where a program's id may reach it, which need not be so where it was built.
+fn own_program(directory: &Scratch) -> String {
+    std::fs::set_permissions(&directory.0, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = directory.0.join(NAME);
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -150,7 +146,8 @@ fn scoped_programs() {
 }
 
 fn programs_filter() {
-    let program = own_program();
+    let own = Scratch::new("own-program");
+    let program = own_program(&own);
     for (name, call, arguments, errno) in [
         ("a filter of its own", libc::SYS_seccomp, "1 0 @", libc::EPERM),
         ("Landlock", libc::SYS_landlock_create_ruleset, "0 0 1", libc::ENOSYS),
@@ -186,10 +183,12 @@ fn programs_start_clean() {
     ] {
         assert!(status.contains(line), "{line:?} in {status}");
     }
-    let descriptors = run(true, &scratch, &[&own_program(), "descriptors"]);
+    let own = Scratch::new("own-program");
+    let descriptors = run(true, &scratch, &[&own_program(&own), "descriptors"]);
     assert_eq!(descriptors, "0 1 2\nstatus 0");
-    let own = run(true, &scratch, &["/usr/bin/bash", "-c", "echo $WORKDIR; ulimit -n; ulimit -f; ulimit -c"]);
-    assert_eq!(own, format!("{}\n64\n4\n0\nstatus 0", scratch.0.display()));
+    let limits =
+        run(true, &scratch, &["/usr/bin/bash", "-c", "echo $WORKDIR; ulimit -n; ulimit -f; ulimit -c"]);
+    assert_eq!(limits, format!("{}\n64\n4\n0\nstatus 0", scratch.0.display()));
     // Its procfs has no other process: the runner is not dumpable, and nobody else is in the namespace.
     let processes = run(true, &scratch, &["/usr/bin/bash", "-c", "cd /proc; echo [0-9]*"]);
     let numbers: Vec<&str> = processes.lines().next().unwrap().split(' ').collect();
