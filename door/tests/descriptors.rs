@@ -66,7 +66,8 @@ fn the_number_of_descriptors_is_the_same_after_thousands_of_requests() {
     while open() > before && started.elapsed() < house::LONG {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(open(), before);
+    // Fewer if the connections of the first rounds were still closing when they were counted.
+    assert!(open() <= before, "{} descriptors after {before}", open());
     house.shut_down();
 }
 
