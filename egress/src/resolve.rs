@@ -4,7 +4,7 @@
 //! reaching. The look-up is a trait, so that it is one place that changes and one that tests replace.
 
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Resolves hosts.
 pub(crate) trait Resolve: Send + Sync + 'static {
@@ -54,7 +54,12 @@ impl Resolve for Hosts {
         }
         let host = host.to_ascii_lowercase();
         let names_it = |(_, names): &&(IpAddr, Vec<String>)| names.contains(&host);
-        self.0.iter().filter(names_it).map(|(address, _)| *address).collect()
+        let found: Vec<IpAddr> = self.0.iter().filter(names_it).map(|(address, _)| *address).collect();
+        // The one name that means this machine whatever a hosts file says or lacks (RFC 6761).
+        if found.is_empty() && host == "localhost" {
+            return vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        }
+        found
     }
 }
 
@@ -85,5 +90,7 @@ mod tests {
             let expected: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
             assert_eq!(hosts.resolve(host).await, expected, "{host}");
         }
+        let loopback: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        assert_eq!(Hosts::parse("").resolve("localhost").await, loopback, "a host without the file");
     }
 }
