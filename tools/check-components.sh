@@ -13,7 +13,9 @@ failed=
 components="stand-in examples/reporter/artifacts/stand-in/capsule.wasm
 spin-driver tests/guests/spin-driver/artifact/capsule.wasm
 fetch-driver tests/guests/fetch-driver/artifact/capsule.wasm
-file-tool tests/guests/file-tool/artifact/capsule.wasm"
+file-tool tests/guests/file-tool/artifact/capsule.wasm
+policy-hook tests/guests/policy-hook/artifact/capsule.wasm
+process-tool tests/guests/process-tool/artifact/capsule.wasm"
 
 fail() {
     echo "FAILED: $1"

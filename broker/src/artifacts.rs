@@ -106,7 +106,12 @@ impl Payload {
         let mut hash = Sha256::new();
         hash.update(ipc::BUILD_ID);
         hash.update(cpu_features());
-        hash.update([u8::from(role == Role::Driver), u8::from(self.form == Form::Pack)]);
+        let role = match role {
+            Role::Tool => 0,
+            Role::Driver => 1,
+            Role::Hook => 2,
+        };
+        hash.update([role, u8::from(self.form == Form::Pack)]);
         hash.update(&self.bytes);
         hex(&hash.finalize())
     }
@@ -138,6 +143,7 @@ impl Payload {
         let role = match artifact.role {
             Role::Tool => ipc::edge::host_broker::Role::Tool,
             Role::Driver => ipc::edge::host_broker::Role::Driver,
+            Role::Hook => ipc::edge::host_broker::Role::Hook,
         };
         let job = Job { name: artifact.name.clone(), role, form: self.form, code: true };
         let input = ipc::memory::sealed_bytes("artifact", &self.bytes)
@@ -153,11 +159,13 @@ impl Payload {
                 .map_err(|error| Refusal::new("E-IO-003", artifact.name.clone(), error.to_string()))?;
             rustix::fs::fchmod(&output, rustix::fs::Mode::from_raw_mode(0o644))
                 .map_err(|errno| refuse(errno.into()))?;
+            // On disk before it has its name: what a power cut leaves is whole or not there.
+            output.sync_data().map_err(refuse)?;
             cache.rename(&partial, cache, &entry).map_err(refuse)?;
             let facts_partial = format!("{facts_name}.{}.part", std::process::id());
             cache
                 .file(&facts_partial, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC, 0o600)
-                .and_then(|mut file| file.write_all(&bytes))
+                .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data()))
                 .and_then(|()| cache.rename(&facts_partial, cache, &facts_name))
                 .map_err(refuse)?;
             Ok(facts)
@@ -183,4 +191,118 @@ fn cpu_features() -> String {
         .find(|line| line.starts_with("flags") || line.starts_with("Features"))
         .unwrap_or_default()
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn artifact(role: Role) -> Artifact {
+        Artifact {
+            name: "x".into(),
+            tool_name: "x".into(),
+            role,
+            origin: Origin::Source("x".into()),
+            network_allow: None,
+            config: None,
+            gateway: None,
+            scope: None,
+        }
+    }
+
+    fn payload(bytes: &[u8]) -> Payload {
+        Payload { bytes: bytes.to_vec(), form: Form::Pack }
+    }
+
+    struct Cache {
+        place: PathBuf,
+        dir: Dir,
+        compiled: Cell<u32>,
+    }
+
+    impl Cache {
+        fn new(name: &str) -> Self {
+            let place = std::env::temp_dir().join(format!("broker-cache-{name}-{}", std::process::id()));
+            Cache { dir: Dir::base(&place).unwrap(), place, compiled: Cell::new(0) }
+        }
+
+        /// The entry, and how many compilations there were until then.
+        fn ask(&self, payload: &Payload, role: Role) -> (String, u32) {
+            let compiled = payload.compiled(&artifact(role), &self.dir, |job, input, output| {
+                self.compiled.set(self.compiled.get() + 1);
+                let given = ipc::memory::read_sealed(input.try_clone_to_owned().unwrap(), 100).unwrap();
+                assert_eq!(given, payload.bytes);
+                rustix::io::write(output, format!("code {}", self.compiled.get()).as_bytes()).unwrap();
+                let description = Some(format!("{} by {:?}", job.name, job.role));
+                Ok(Facts { description, input_schema: None, imports: vec![], hook: None })
+            });
+            let compiled = compiled.unwrap();
+            assert!(compiled.facts.description.unwrap().starts_with("x by "));
+            (compiled.entry, self.compiled.get())
+        }
+
+        fn code(&self, entry: &str) -> String {
+            std::fs::read_to_string(self.place.join(entry)).unwrap()
+        }
+    }
+
+    impl Drop for Cache {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.place);
+        }
+    }
+
+    #[test]
+    fn an_artifact_is_compiled_once_and_another_one_or_another_role_anew() {
+        let cache = Cache::new("once");
+        let one = payload(b"one");
+        let (entry, count) = cache.ask(&one, Role::Tool);
+        assert_eq!((count, cache.code(&entry).as_str()), (1, "code 1"));
+        assert_eq!(cache.ask(&one, Role::Tool), (entry.clone(), 1), "from the cache");
+        assert_eq!(cache.code(&entry), "code 1");
+        let mut entries = vec![entry];
+        for (bytes, form, role) in [
+            (&b"two"[..], Form::Pack, Role::Tool),
+            (b"one", Form::Pack, Role::Driver),
+            (b"one", Form::Pack, Role::Hook),
+            (b"one", Form::Archive, Role::Tool),
+        ] {
+            let before = cache.compiled.get();
+            let (entry, count) = cache.ask(&Payload { bytes: bytes.to_vec(), form }, role);
+            assert_eq!(count, before + 1);
+            assert!(!entries.contains(&entry), "{entry} again");
+            entries.push(entry);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_not_whole_is_made_again() {
+        let cache = Cache::new("whole");
+        let one = payload(b"one");
+        let (entry, _) = cache.ask(&one, Role::Tool);
+        let facts = cache.place.join(entry.replace(".cwasm", ".facts"));
+        for (what, spoil) in [
+            ("no facts", &(|| std::fs::remove_file(&facts).unwrap()) as &dyn Fn()),
+            ("facts cut short", &|| std::fs::write(&facts, b"\x01").unwrap()),
+            ("no code", &|| std::fs::remove_file(cache.place.join(&entry)).unwrap()),
+        ] {
+            let before = cache.compiled.get();
+            spoil();
+            assert_eq!(cache.ask(&one, Role::Tool), (entry.clone(), before + 1), "{what}");
+            assert_eq!(cache.code(&entry), format!("code {}", before + 1), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_refused_artifact_leaves_nothing_in_the_cache() {
+        let cache = Cache::new("refused");
+        let refused = payload(b"one").compiled(&artifact(Role::Tool), &cache.dir, |_, _, output| {
+            rustix::io::write(output, b"half").unwrap();
+            Err(Refusal::new("E-RUN-001", "x", "does not compile"))
+        });
+        assert_eq!(refused.unwrap_err().code, "E-RUN-001");
+        assert_eq!(cache.dir.names().unwrap(), Vec::<std::ffi::OsString>::new());
+    }
 }

@@ -33,7 +33,9 @@ pub(crate) fn card(manifest: &Manifest, url: &str, session: &str, serve_only: bo
         .filter(|artifact| artifact.role == Role::Tool)
         .map(|artifact| artifact.tool_name.as_str())
         .collect();
-    let planes: &[&str] = if manifest.export_files.is_some() { &["files"] } else { &[] };
+    let declared =
+        [("files", manifest.export_files.is_some()), ("peer_files", manifest.export_peer_files.is_some())];
+    let planes: Vec<&str> = declared.iter().filter_map(|(plane, is)| is.then_some(*plane)).collect();
     let extension = |page: &str, description: &str, params: Value| {
         json!({
             "uri": format!("{EXTENSIONS}{page}"),
@@ -64,6 +66,8 @@ pub(crate) fn card(manifest: &Manifest, url: &str, session: &str, serve_only: bo
         "name": manifest.name,
         "description": format!("Murmur capsule {} {}", manifest.name, manifest.version),
         "version": manifest.version,
+        // Where minters read it (seed: Audience binding); the newer card format has it in the interface.
+        "url": url,
         "supportedInterfaces": [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
         "capabilities": {
             "streaming": false,

@@ -1,9 +1,13 @@
 //! The command line: one table of flags, which `--help` prints.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+use crate::refusal::Refusal;
 
 /// Runs a packaged agent (a Murmur capsule) as six processes that do not trust each other.
 #[derive(Debug, Parser)]
@@ -64,15 +68,83 @@ pub(crate) struct Cli {
     /// Where installed artifacts are, may be repeated [default: artifacts in the state directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) artifact_dir: Vec<PathBuf>,
-    /// Records, sessions and installed artifacts
+    /// Trust the certificates in this PEM file too, beside the host's own; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "serve_only")]
+    pub(crate) ca_file: Vec<PathBuf>,
+    /// Records, sessions and installed artifacts [an ordinary user's: capsule-broker in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY", default_value = "/var/lib/capsule-broker")]
     pub(crate) state_dir: PathBuf,
-    /// Compiled components
+    /// Compiled components [an ordinary user's: capsule-broker in $XDG_CACHE_HOME]
     #[arg(long, value_name = "DIR", env = "CACHE_DIRECTORY", default_value = "/var/cache/capsule-broker")]
     pub(crate) cache_dir: PathBuf,
-    /// Locks and per-session runtime directories
+    /// Locks and per-session runtime directories [an ordinary user's: capsule-broker in $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "DIR", env = "RUNTIME_DIRECTORY", default_value = "/run/capsule-broker")]
     pub(crate) run_dir: PathBuf,
+    /// Of these three, those that nobody named.
+    #[arg(skip)]
+    unnamed: Vec<Place>,
+}
+
+/// A directory of the installation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    State,
+    Cache,
+    Run,
+}
+
+impl Cli {
+    /// Reads the command line; ends the process with 2 or 0 where clap does.
+    pub(crate) fn read() -> Cli {
+        let matches = Cli::command().get_matches();
+        Cli::taken_from(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    fn taken_from(matches: &ArgMatches) -> Result<Cli, clap::Error> {
+        let mut cli = Cli::from_arg_matches(matches)?;
+        let places = [("state_dir", Place::State), ("cache_dir", Place::Cache), ("run_dir", Place::Run)];
+        let unnamed = |name: &str| matches.value_source(name) == Some(ValueSource::DefaultValue);
+        cli.unnamed = places.into_iter().filter_map(|(name, place)| unnamed(name).then_some(place)).collect();
+        Ok(cli)
+    }
+
+    /// Puts the directories that nobody named where an ordinary user has them, by the XDG Base Directory Specification.
+    ///
+    /// # Errors
+    /// `E-IO-001` naming the variable that says nothing.
+    pub(crate) fn move_to_the_user(
+        &mut self,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<(), Refusal> {
+        // A relative path in one of them is invalid and ignored.
+        let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = |below: &str| absolute("HOME").map(|home| home.join(below));
+        for place in std::mem::take(&mut self.unnamed) {
+            let (slot, found, named, flag) = match place {
+                Place::State => (
+                    &mut self.state_dir,
+                    absolute("XDG_STATE_HOME").or_else(|| home(".local/state")),
+                    "XDG_STATE_HOME, HOME",
+                    "--state-dir",
+                ),
+                Place::Cache => (
+                    &mut self.cache_dir,
+                    absolute("XDG_CACHE_HOME").or_else(|| home(".cache")),
+                    "XDG_CACHE_HOME, HOME",
+                    "--cache-dir",
+                ),
+                Place::Run => {
+                    (&mut self.run_dir, absolute("XDG_RUNTIME_DIR"), "XDG_RUNTIME_DIR", "--run-dir")
+                }
+            };
+            let base = found.ok_or_else(|| {
+                Refusal::new("E-IO-001", named, "it names no absolute path")
+                    .hint(format!("log in by a session that sets it, or name a directory with {flag}"))
+            })?;
+            *slot = base.join("capsule-broker");
+        }
+        Ok(())
+    }
 }
 
 /// `lifecycle.task_acceptance`
@@ -156,7 +228,53 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    /// Whatever the environment of the test says.
+    fn without_environment(command: clap::Command) -> clap::Command {
+        ["state_dir", "cache_dir", "run_dir"]
+            .into_iter()
+            .fold(command, |command, name| command.mut_arg(name, |argument| argument.env(None::<&str>)))
+    }
+
+    /// The three directories after a command line, for a user with these variables.
+    fn places(arguments: &[&str], variables: &[(&str, &str)]) -> Result<[String; 3], Refusal> {
+        let words = ["broker", "--manifest", "m"].iter().chain(arguments);
+        let matches = without_environment(Cli::command()).try_get_matches_from(words).unwrap();
+        let mut cli = Cli::taken_from(&matches).unwrap();
+        cli.move_to_the_user(|name| {
+            variables.iter().find_map(|(known, value)| (*known == name).then(|| OsString::from(value)))
+        })?;
+        Ok([cli.state_dir, cli.cache_dir, cli.run_dir].map(|path| path.display().to_string()))
+    }
+
+    #[test]
+    fn an_ordinary_users_directories_are_where_the_xdg_variables_say_unless_named() {
+        const RUN: (&str, &str) = ("XDG_RUNTIME_DIR", "/run/user/7");
+        const HOME: (&str, &str) = ("HOME", "/home/u");
+        let found = places(&[], &[HOME, RUN]).unwrap();
+        assert_eq!(
+            found,
+            [
+                "/home/u/.local/state/capsule-broker",
+                "/home/u/.cache/capsule-broker",
+                "/run/user/7/capsule-broker"
+            ]
+        );
+        let found = places(&[], &[("XDG_STATE_HOME", "/s"), ("XDG_CACHE_HOME", "c"), HOME, RUN]).unwrap();
+        assert_eq!(found[..2], ["/s/capsule-broker", "/home/u/.cache/capsule-broker"], "relative is invalid");
+        let all = ["--state-dir", "/1", "--cache-dir", "/2", "--run-dir", "/3"];
+        assert_eq!(places(&all, &[]).unwrap(), ["/1", "/2", "/3"]);
+        for (arguments, variables, named) in [
+            (&[][..], &[HOME][..], "XDG_RUNTIME_DIR"),
+            (&[], &[HOME, ("XDG_RUNTIME_DIR", "run")], "XDG_RUNTIME_DIR"),
+            (&["--cache-dir", "/2"], &[RUN], "XDG_STATE_HOME, HOME"),
+            (&["--state-dir", "/1"], &[RUN], "XDG_CACHE_HOME, HOME"),
+        ] {
+            let refusal = places(arguments, variables).unwrap_err();
+            assert_eq!(refusal.code, "E-IO-001", "{refusal}");
+            assert!(refusal.what == named, "{refusal}");
+        }
     }
 }

@@ -8,85 +8,140 @@
 //! It never parses a byte that came from a network or from an archive, never runs guest code, never opens a path another
 //! process chose, and receives no descriptor.
 
+#![warn(clippy::print_stderr)]
+
+/// `eprintln!` in one write and without its panic: standard error may be full or gone, which is no reason to end a session.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::say_line(format!($($words)*)) };
+}
+
 mod artifacts;
 mod card;
 mod cli;
 mod host;
 mod manifest;
+mod minter;
 mod refusal;
 mod session;
 mod trace;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use ipc::edge::host_broker::{LoopEnded, WorkdirSpent};
 
 use crate::cli::Cli;
 use crate::refusal::Refusal;
 use crate::session::launch;
 use crate::session::supervise::{Asked, End};
 
+/// What [`say!`] does.
+fn say_line(mut line: String) {
+    line.push('\n');
+    say_text(&line);
+}
+
+/// Text that brings its own line feeds, or none.
+fn say_text(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
 fn main() -> ExitCode {
     // A panic ends the session with 70 and a line; a refused call of one of our threads with 71.
     confine::handler::arm();
-    let cli = Cli::parse();
-    match run(&cli) {
+    if let Err(error) = confine::close_inherited() {
+        say!("error[E-RUN-007]: broker: what it inherited cannot be closed: {error}");
+        return ExitCode::from(3);
+    }
+    let mut cli = Cli::read();
+    match run(&mut cli) {
         Ok(code) => code,
         Err(refusal) => {
-            eprintln!("{refusal}");
+            say!("{refusal}");
             ExitCode::from(refusal.status)
         }
     }
 }
 
-fn run(cli: &Cli) -> Result<ExitCode, Refusal> {
+fn run(cli: &mut Cli) -> Result<ExitCode, Refusal> {
     let manifest = launch::read_manifest(cli)?;
-    launch::class(&manifest)?;
+    let user = match nix::unistd::geteuid().is_root() {
+        true => None,
+        false => {
+            cli.move_to_the_user(|name| std::env::var_os(name))?;
+            Some(host::ordinary::enter()?)
+        }
+    };
     if cli.check {
-        return check(cli, &manifest);
+        return check(cli, &manifest, user.as_ref());
     }
-    if !nix::unistd::geteuid().is_root() {
-        return Err(Refusal::new(
-            "E-IO-002",
-            "broker",
-            "it needs root to make namespaces, mounts and groups",
-        )
-        .hint("start it as root, for example from its systemd unit"));
-    }
-    let launched = launch::launch(cli, &manifest)?;
+    let launched = launch::launch(cli, &manifest, user)?;
     let end = launched.session.run();
     // The last reporter is gone with the last process.
-    let _ = launched.trace_writer.join();
+    launched.written.finish();
     Ok(match end {
         // A session that was told to end did well if it ended in order, whatever it was in the middle of.
         End::Orderly(_, Asked::BySignal) => ExitCode::SUCCESS,
+        End::Orderly(Some(LoopEnded { spent: Some(spent), .. }), Asked::ByLoop) => {
+            say!("{}", over_budget(spent, manifest.capabilities.resources.workdir_max_bytes));
+            ExitCode::from(1)
+        }
         End::Orderly(totals, Asked::ByLoop) => match totals.map(|totals| totals.exit_status) {
             None | Some(ipc::edge::host_broker::ExitStatus::Ok) => ExitCode::SUCCESS,
             Some(status) => {
-                eprintln!("error[E-RUN-040]: session: a task did not complete: {}", status.as_str());
+                say!("error[E-RUN-040]: session: a task did not complete: {}", status.as_str());
                 ExitCode::from(1)
             }
         },
         End::Hard => ExitCode::from(143),
         End::Broken(refusal) => {
-            eprintln!("{refusal}");
+            say!("{refusal}");
             ExitCode::from(refusal.status)
         }
     })
 }
 
+/// Why a session ended that kept too much.
+fn over_budget(spent: WorkdirSpent, max: u64) -> Refusal {
+    let reason = match spent {
+        WorkdirSpent::Over(bytes) => format!(
+            "workdir, home and temporary files hold {bytes} bytes or more; capabilities.resources.workdir_max_bytes is {max}"
+        ),
+        WorkdirSpent::Unmeasurable => {
+            "what it holds cannot be counted: a directory in it is unreadable or too deep".to_owned()
+        }
+    };
+    Refusal::new("E-RUN-013", "workdir", reason)
+        .hint("remove what is not needed, or raise capabilities.resources.workdir_max_bytes")
+}
+
 /// `--check`: everything that can be said without starting anything.
-fn check(cli: &Cli, manifest: &manifest::Manifest) -> Result<ExitCode, Refusal> {
+fn check(
+    cli: &Cli,
+    manifest: &manifest::Manifest,
+    user: Option<&host::ordinary::User>,
+) -> Result<ExitCode, Refusal> {
     let directory = cli.manifest.parent().unwrap_or(std::path::Path::new("."));
     let workdir = cli.workdir.clone().unwrap_or_else(|| directory.join("workdir"));
     manifest::check_files(manifest, directory, &workdir)?;
-    session::agent::programs(manifest)?;
-    session::agent::egress(manifest)?;
+    let programs = session::agent::programs(manifest)?;
+    let containment = session::class::decide(cli, manifest, &programs, user)?;
+    if !programs.is_empty() {
+        session::agent::program_ports(manifest)?;
+    }
+    host::certificates::load(manifest, &cli.ca_file)?;
+    // The name is what matters; the address is known only once a session listens.
+    let somewhere = handle::Address { tls: false, host: "localhost".into(), port: 80 };
+    session::agent::fetch_peer_file(manifest, &somewhere)?;
     let host = host::cgroup::probe()?;
     if !cli.quiet {
-        eprintln!("{} {}: the manifest is good", manifest.name, manifest.version);
+        say!("{} {}: the manifest is good", manifest.name, manifest.version);
+        say!("class {}; this host gives {}", containment.class.as_str(), containment.mechanism);
+        if let Some(why) = &containment.weaker {
+            say!("not sealed: {why}");
+        }
         if !host.missing.is_empty() {
-            eprintln!("lacks cgroup v2 controllers: {}", host.missing.join(", "));
+            say!("lacks cgroup v2 controllers: {}", host.missing.join(", "));
         }
     }
     Ok(ExitCode::SUCCESS)

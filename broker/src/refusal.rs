@@ -34,6 +34,11 @@ impl Refusal {
         Refusal { status: 3, ..Refusal::new("E-RUN-007", what, reason) }
     }
 
+    /// A signal ended the launch before it served: exit status 143.
+    pub(crate) fn ended() -> Self {
+        Refusal { status: 143, ..Refusal::new("E-RUN-007", "launch", "a signal ended it before it served") }
+    }
+
     /// An input or output error at a path.
     pub(crate) fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         use std::io::ErrorKind;

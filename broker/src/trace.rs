@@ -3,10 +3,13 @@
 //! Other processes send typed events; identifiers, time and place in the tree are decided here. Every string passes the
 //! redaction of peer handles on its way out.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ipc::edge::egress_broker::{Asker, Reason};
 use ipc::edge::host_broker::{Event, LoopEnded};
 use ipc::types::{Class, PlaneCode, hex};
 use serde_json::Value;
@@ -15,6 +18,7 @@ use self::line::Line;
 
 mod events;
 mod line;
+mod process;
 
 /// What the trace can be told.
 #[derive(Debug)]
@@ -49,23 +53,40 @@ pub(crate) enum Entry {
         /// The process that reported it.
         process: &'static str,
     },
-    /// `peer_handle_redeem`, refused by the door.
-    RedeemRefused {
-        /// Hash of the token.
+    /// `peer_handle_redeem`
+    Redeem {
+        /// First 16 hex digits of the hash of the token.
         handle_id: String,
+        /// The path it authorises; `None` until the MAC has verified.
+        path: Option<String>,
+        /// Sampled by whoever answered.
+        generation: u64,
         /// As asserted.
         audience: Option<String>,
-        /// The current generation.
-        generation: u64,
-        /// Why.
-        code: PlaneCode,
+        /// Length and hash, or the refusal.
+        outcome: Result<(u64, [u8; 32]), PlaneCode>,
+        /// The process that decided.
+        process: &'static str,
+    },
+    /// `peer_handle_mint`, once the broker was asked.
+    Mint {
+        /// Canonical if minted, else as asked for.
+        path: String,
+        /// Whom it is for.
+        audience: String,
+        /// Identifier and expiry, or the refusal.
+        outcome: Result<(String, u64), PlaneCode>,
     },
     /// `network_denied`
     NetworkDenied {
-        /// The artifact that asked.
-        artifact: String,
-        /// `host:port`
+        /// Who asked.
+        asker: Asker,
+        /// `host:port`, or a name.
         destination: String,
+        /// Why not.
+        reason: Reason,
+        /// So often.
+        count: u64,
     },
     /// `session_end`; nothing follows but plane lines until the door is gone.
     SessionEnd(Option<LoopEnded>, &'static str),
@@ -89,68 +110,81 @@ pub(crate) struct Constants {
     pub(crate) export_root: String,
 }
 
-/// Lines that may wait for the disk; a reporter that finds the queue full waits too.
-const QUEUE: usize = 1024;
-
-/// The sending side.
+/// The trace as the threads that read channels hold it; a line is formatted and appended by the thread that was told of it,
+/// one at a time. While the disk is slow those who report wait, in the buffers of their channels.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace {
-    queue: SyncSender<Entry>,
+    writer: Arc<Mutex<Writer>>,
+    /// Dropped with the last clone: tells [`Written`] that nobody will record any more.
+    _reporter: Sender<Infallible>,
 }
 
-/// The thread's side.
+/// The trace as the thread that ends the session holds it.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    queue: Receiver<Entry>,
+pub(crate) struct Written {
+    writer: Arc<Mutex<Writer>>,
+    reporters: Receiver<Infallible>,
+}
+
+#[derive(Debug)]
+struct Writer {
     file: File,
     constants: Constants,
     nodes: events::Nodes,
     /// The last write was cut short: begin the next line with a newline, so that the torn one swallows nothing.
     torn: bool,
+    /// Whether it was said that a line cannot be written.
+    reported: bool,
     started: std::time::Instant,
 }
 
-/// Makes a trace; the writer runs on a thread of its own.
-pub(crate) fn trace(file: File, constants: Constants) -> (Trace, Writer) {
-    let (sender, receiver) = sync_channel(QUEUE);
-    let writer = Writer {
-        queue: receiver,
+/// Makes a trace.
+pub(crate) fn trace(file: File, constants: Constants) -> (Trace, Written) {
+    let writer = Arc::new(Mutex::new(Writer {
         file,
         constants,
         nodes: events::Nodes::default(),
         torn: false,
+        reported: false,
         started: std::time::Instant::now(),
-    };
-    (Trace { queue: sender }, writer)
+    }));
+    let (reporter, reporters) = channel();
+    (Trace { writer: Arc::clone(&writer), _reporter: reporter }, Written { writer, reporters })
+}
+
+fn locked(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Trace {
-    /// Hands an entry to the writer. An entry after the writer's end is lost, which only a dying broker sees.
+    /// Appends a line. One that cannot be written is reported once on stderr and the plane goes on: whoever fills the disk
+    /// must not take the planes down.
     pub(crate) fn record(&self, entry: Entry) {
-        let _ = self.queue.send(entry);
+        locked(&self.writer).record(entry);
+    }
+}
+
+impl Written {
+    /// Waits until every reporter is gone, then syncs the file.
+    pub(crate) fn finish(self) {
+        // Nothing is ever sent: this is the end of the last reporter.
+        let _ = self.reporters.recv();
+        let _ = locked(&self.writer).file.sync_data();
     }
 }
 
 impl Writer {
-    /// Writes until every sender is gone, then syncs the file.
-    ///
-    /// A line that cannot be written is reported once on stderr and the plane goes on: whoever fills the disk must not take
-    /// the planes down.
-    pub(crate) fn run(mut self) {
-        let mut reported = false;
-        while let Ok(entry) = self.queue.recv() {
-            let end = matches!(entry, Entry::SessionEnd(..));
-            if let Err(error) = self.write(entry)
-                && !reported
-            {
-                reported = true;
-                eprintln!("warning: trace.jsonl cannot be written: {error}");
-            }
-            if end {
-                let _ = self.file.sync_data();
-            }
+    fn record(&mut self, entry: Entry) {
+        let end = matches!(entry, Entry::SessionEnd(..));
+        if let Err(error) = self.write(entry)
+            && !self.reported
+        {
+            self.reported = true;
+            say!("warning: trace.jsonl cannot be written: {error}");
         }
-        let _ = self.file.sync_data();
+        if end {
+            let _ = self.file.sync_data();
+        }
     }
 
     fn write(&mut self, entry: Entry) -> io::Result<()> {
@@ -205,24 +239,54 @@ impl Writer {
                     .optional_text("reason", refused.map(PlaneCode::message))
                     .end(process)
             }
-            Entry::RedeemRefused { handle_id, audience, generation, code } => {
+            Entry::Redeem { handle_id, path, generation, audience, outcome, process } => {
+                let served = outcome.as_ref().ok();
+                let refused = outcome.as_ref().err().copied();
+                let sha256 = served.map(|(_, hash)| hex(hash));
                 Line::new("peer_handle_redeem", self.nodes.session.as_deref(), &id)
                     .text("handle_id", &handle_id)
-                    .optional_text("path", None)
+                    .optional_text("path", path.as_deref())
                     .number("generation", generation)
                     .optional_text("audience_asserted", audience.as_deref())
-                    .optional_number("bytes", None)
-                    .optional_text("sha256", None)
-                    .text("outcome", code.as_str())
-                    .text("reason", code.message())
-                    .end("door")
+                    .optional_number("bytes", served.map(|(bytes, _)| *bytes))
+                    .optional_text("sha256", sha256.as_deref())
+                    .text("outcome", refused.map_or("ok", PlaneCode::as_str))
+                    .optional_text("reason", refused.map(PlaneCode::message))
+                    .end(process)
             }
-            Entry::NetworkDenied { artifact, destination } => {
-                Line::new("network_denied", self.nodes.nearest(), &id)
-                    .text("surface", "component")
-                    .text("artifact", &artifact)
-                    .text("destination", &destination)
-                    .text("rule", "capabilities.network.allow")
+            Entry::Mint { path, audience, outcome } => {
+                let minted = outcome.as_ref().ok();
+                let refused = outcome.as_ref().err().copied();
+                events::mint(
+                    self.nodes.session.as_deref(),
+                    &id,
+                    &events::Minting {
+                        handle_id: minted.map(|(handle_id, _)| handle_id.as_str()),
+                        path: &path,
+                        audience: &audience,
+                        expires_at_ms: minted.map(|(_, expires)| *expires),
+                        refused: refused.map(|code| (code.as_str(), code.message())),
+                        process: "broker",
+                    },
+                )
+            }
+            Entry::NetworkDenied { asker, destination, reason, count } => {
+                let (surface, artifact, rule) = match &asker {
+                    Asker::Artifact(name) => ("component", Some(name.as_str()), "capabilities.network.allow"),
+                    Asker::Card => ("peer", None, "capabilities.network.allow"),
+                    Asker::Redeem => ("peer", None, "capabilities.peer_fetch.allow"),
+                    Asker::Program => ("subprocess", None, "capabilities.network.allow"),
+                    Asker::Lookup => ("dns", None, "capabilities.network.allow"),
+                };
+                let mut line = Line::new("network_denied", self.nodes.nearest(), &id);
+                line.text("surface", surface);
+                if let Some(artifact) = artifact {
+                    line.text("artifact", artifact);
+                }
+                line.text("destination", &destination)
+                    .text("rule", rule)
+                    .number("count", count)
+                    .text("reason", reason.as_str())
                     .end("egress")
             }
             Entry::SessionEnd(totals, exit_status) => {
@@ -276,7 +340,7 @@ mod tests {
             process: "fileserver",
         });
         drop(trace);
-        writer.run();
+        writer.finish();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         let lines: Vec<&str> = text.lines().collect();

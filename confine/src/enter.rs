@@ -10,7 +10,7 @@ use seccompiler::SeccompAction;
 use crate::filter::{self, Layer};
 use crate::identity::{self, OwnStatus};
 use crate::landlocked::{self, Network};
-use crate::{ConfineError, Report, Resources, Role, policy, root};
+use crate::{ConfineError, Report, Resources, Rights, Role, View, composed, policy, root, userns};
 
 /// Names the step an error belongs to.
 pub(crate) fn step<T>(step: &'static str, result: io::Result<T>) -> Result<T, ConfineError> {
@@ -26,32 +26,54 @@ pub(crate) fn step<T>(step: &'static str, result: io::Result<T>) -> Result<T, Co
 /// # Errors
 /// [`ConfineError`]; the caller must exit.
 pub fn enter(role: Role, resources: Resources) -> Result<Report, ConfineError> {
-    let Resources { uid, gid, network, trees } = resources;
+    let Resources { uid, gid, rights, network, trees, read_only, view } = resources;
+    let unix_sockets = matches!(&view, View::Composed(composed) if composed.unix_sockets);
     let mut status = step("own status", OwnStatus::open())?;
+    let own = match rights {
+        Rights::Root => None,
+        Rights::User => Some(userns::OwnFiles::open()?),
+    };
     step("mount propagation", root::detach_propagation())?;
     let mut memory_files = false;
     if role == Role::Runner {
-        memory_files = step("mounts over the host", root::enter_over_host(trees))?;
+        memory_files = step("memory files", root::forbid_executable_memory_files())?;
+        match view {
+            View::Host { fixed } => {
+                step("mounts over the host", root::enter_over_host(&trees, &read_only, fixed))?;
+            }
+            View::Composed(composed) => {
+                step("composed root", composed::enter(&composed, (uid, gid), &trees, &read_only))?;
+            }
+        }
     } else {
-        step("private root", root::enter_private(trees, role == Role::Egress))?;
+        step("private root", root::enter_private(&trees, &read_only, role == Role::Egress))?;
     }
+    drop(trees);
     if let Some(network) = network {
         let joined = nix::sched::setns(network, nix::sched::CloneFlags::CLONE_NEWNET);
         step("network namespace", joined.map_err(io::Error::from))?;
     }
     step("host name", nix::unistd::sethostname("capsule").map_err(io::Error::from))?;
+    let groups = match own {
+        None => Vec::new(),
+        // From here on no capability reaches what was made above; the new ones are given up below like root's.
+        Some(own) => {
+            userns::nest(&own)?;
+            step("own status", status.read())?.groups
+        }
+    };
     step("bounding set", identity::empty_bounding_set(|_| false))?;
-    step("identity", identity::become_user(uid, gid))?;
+    step("identity", identity::become_user(uid, gid, rights))?;
     step("process", identity::settle(role))?;
     step("allocator", crate::sys::one_arena())?;
     step("capabilities", identity::clear_capabilities())?;
     step("no_new_privs", identity::no_new_privileges())?;
-    step("own status", identity::believe(&mut status, uid, gid))?;
+    step("own status", identity::believe(&mut status, (uid, gid), &groups))?;
     drop(status);
     // Built before Landlock closes the file system, loaded after it: its own calls are in no table.
     let program = match policy::table(role) {
         Some(table) => filter::for_table(table)?,
-        None => policy::inherited::runner(memory_files)?,
+        None => policy::inherited::runner(memory_files, unix_sockets)?,
     };
     let landlock_abi = restrict(role)?;
     filter::load(&program)?;

@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Uid};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use crate::status::Status;
-use crate::{Role, sys};
+use crate::{Rights, Role, sys};
 
 /// `/proc/self/status`, opened while there is a `/proc`; what is read shows the moment of reading.
 #[derive(Debug)]
@@ -37,13 +37,16 @@ pub(crate) fn empty_bounding_set(keep: impl Fn(u64) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes uid and gid and gives up the supplementary groups. Clears the death signal, so that is armed after it.
-pub(crate) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+/// Takes uid and gid and gives up the supplementary groups, which an ordinary user cannot. Clears the death signal, so that is
+/// armed after it.
+pub(crate) fn become_user(uid: u32, gid: u32, rights: Rights) -> io::Result<()> {
     if uid == 0 || gid == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no process of ours runs as root"));
     }
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    nix::unistd::setgroups(&[])?;
+    if rights == Rights::Root {
+        nix::unistd::setgroups(&[])?;
+    }
     nix::unistd::setresgid(group, group, group)?;
     nix::unistd::setresuid(user, user, user)?;
     Ok(())
@@ -79,8 +82,8 @@ pub(crate) fn no_new_privileges() -> io::Result<()> {
 }
 
 /// What the kernel says the process is now; anything but what was asked for is an error.
-pub(crate) fn believe(status: &mut OwnStatus, uid: u32, gid: u32) -> io::Result<()> {
-    match status.read()?.identity_differs(uid, gid) {
+pub(crate) fn believe(status: &mut OwnStatus, (uid, gid): (u32, u32), groups: &[u32]) -> io::Result<()> {
+    match status.read()?.identity_differs(uid, gid, groups) {
         None => Ok(()),
         Some(what) => Err(io::Error::other(format!("{what}: not as asked for"))),
     }

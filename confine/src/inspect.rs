@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::Role;
 use crate::status::Status;
+use crate::{Rights, Role};
 
 /// What a process should look like.
 #[derive(Debug, Clone)]
@@ -16,6 +16,10 @@ pub struct Expected {
     pub uid: u32,
     /// All four gids.
     pub gid: u32,
+    /// Its supplementary groups, as the caller's user namespace shows them.
+    pub groups: Vec<u32>,
+    /// Whether it should be in a user namespace of its own, or in the caller's.
+    pub rights: Rights,
     /// Inode of the network namespace it should be in; `None` for the broker's own.
     pub network: Option<u64>,
 }
@@ -48,17 +52,20 @@ struct Look {
     name: String,
     /// Owner of its files in `/proc`: root if it is not dumpable, whoever runs it.
     owner: u32,
+    /// Owner of what is the kernel's own in `/proc`: the host's root, as the caller sees it.
+    root: u32,
     /// Inodes of its namespaces and of the caller's, in the order of [`NAMESPACES`].
-    namespaces: [(u64, u64); 5],
+    namespaces: [(u64, u64); 6],
     /// Filters of the caller, which a child inherits.
     inherited_filters: u32,
 }
 
-const NAMESPACES: [&str; 5] = ["pid", "mnt", "ipc", "uts", "net"];
+const NAMESPACES: [&str; 6] = ["pid", "mnt", "ipc", "uts", "net", "user"];
 
 /// Reads `/proc/<pid>/task/*/status` and the namespace links: filter mode 2 with a filter more than the caller has (a child
-/// inherits the caller's), no_new_privs, empty capability sets (all five), the uids and gids, no supplementary group, the
-/// role's name, not dumpable, and namespaces that differ from the caller's (PID, mount, IPC, UTS, network).
+/// inherits the caller's), no_new_privs, empty capability sets (all five), the uids and gids, the supplementary
+/// groups, the role's name, not dumpable, and namespaces that differ from the caller's (PID, mount, IPC, UTS, network, and the
+/// user namespace if there is no root to take ids from).
 ///
 /// The process must be a child that the caller has not reaped, so that the pid is still its own.
 ///
@@ -77,7 +84,7 @@ fn look(pid: i32) -> Result<Look, Mismatch> {
     for task in fs::read_dir(process.join("task")).map_err(failed("threads"))? {
         threads.push(Status::parse(&read(&task.map_err(failed("threads"))?.path().join("status"))?));
     }
-    let mut namespaces = [(0, 0); 5];
+    let mut namespaces = [(0, 0); 6];
     for (place, name) in namespaces.iter_mut().zip(NAMESPACES) {
         let link = Path::new("ns").join(name);
         *place = (inode(&process.join(&link))?, inode(&own.join(&link))?);
@@ -86,6 +93,7 @@ fn look(pid: i32) -> Result<Look, Mismatch> {
         threads,
         name: Status::parse(&read(&process.join("status"))?).name,
         owner: fs::metadata(process.join("status")).map_err(failed("owner"))?.uid(),
+        root: fs::metadata("/proc").map_err(failed("owner"))?.uid(),
         namespaces,
         inherited_filters: Status::parse(&read(&own.join("status"))?).filters,
     })
@@ -96,7 +104,7 @@ fn judge(look: &Look, expected: &Expected) -> Result<(), Mismatch> {
         return differs("threads");
     }
     for status in &look.threads {
-        if let Some(what) = status.identity_differs(expected.uid, expected.gid) {
+        if let Some(what) = status.identity_differs(expected.uid, expected.gid, &expected.groups) {
             return differs(what);
         }
         if status.seccomp != 2 || status.filters <= look.inherited_filters {
@@ -106,13 +114,20 @@ fn judge(look: &Look, expected: &Expected) -> Result<(), Mismatch> {
     if look.name != expected.role.name() {
         return differs("name");
     }
-    if look.owner != 0 {
+    let root = match expected.rights {
+        Rights::Root => 0,
+        // Its user namespace has no root of its own, so the files belong to the host's.
+        Rights::User => look.root,
+    };
+    // Who has the number of root here could not be told from it.
+    if look.owner != root || expected.uid == root {
         return differs("dumpable");
     }
     for (name, (theirs, own)) in NAMESPACES.into_iter().zip(look.namespaces) {
         let good = match (name, expected.network) {
             ("net", Some(wanted)) => theirs == wanted,
             ("net", None) => theirs == own,
+            ("user", _) if expected.rights == Rights::Root => theirs == own,
             _ => theirs != own,
         };
         if !good {
@@ -141,7 +156,9 @@ mod tests {
             threads: vec![thread.clone(), thread],
             name: "door".into(),
             owner: 0,
-            namespaces: [(11, 1), (12, 2), (13, 3), (14, 4), (15, 5)],
+            // Somebody else's root, as in a container that is itself a user namespace.
+            root: 65_534,
+            namespaces: [(11, 1), (12, 2), (13, 3), (14, 4), (15, 5), (6, 6)],
             inherited_filters: 1,
         }
     }
@@ -150,9 +167,16 @@ mod tests {
 
     #[test]
     fn a_process_that_misses_any_one_item_is_rejected_for_it() {
-        let expected = Expected { role: Role::Door, uid: 7, gid: 8, network: Some(15) };
+        let expected = Expected {
+            role: Role::Door,
+            uid: 7,
+            gid: 8,
+            groups: Vec::new(),
+            rights: Rights::Root,
+            network: Some(15),
+        };
         judge(&good(), &expected).unwrap();
-        let cases: [(&str, Change); 16] = [
+        let cases: [(&str, Change); 17] = [
             ("threads", |look| look.threads.clear()),
             ("uid", |look| look.threads[1].uids[2] = 0),
             ("gid", |look| look.threads[0].gids[3] = 0),
@@ -169,13 +193,36 @@ mod tests {
             ("ipc namespace", |look| look.namespaces[2].0 = 3),
             ("uts namespace", |look| look.namespaces[3].0 = 4),
             ("net namespace", |look| look.namespaces[4].0 = 5),
+            ("user namespace", |look| look.namespaces[5].0 = 16),
         ];
         for (what, change) in cases {
             let mut look = good();
             change(&mut look);
             assert_eq!(judge(&look, &expected).unwrap_err().0, what);
         }
-        let own = Expected { network: None, ..expected };
+        let own = Expected { network: None, ..expected.clone() };
         assert_eq!(judge(&good(), &own).unwrap_err().0, "net namespace");
+
+        // An ordinary user's: root has a number that nobody has, and a further user namespace is asked for.
+        let user = Expected { groups: vec![8, 65_534], rights: Rights::User, ..expected };
+        let nested = || {
+            let mut look = good();
+            look.threads.iter_mut().for_each(|thread| thread.groups = vec![8, 65_534]);
+            (look.owner, look.root, look.namespaces[5]) = (65_534, 65_534, (16, 6));
+            look
+        };
+        judge(&nested(), &user).unwrap();
+        let cases: [(&str, Change); 5] = [
+            ("supplementary groups", |look| look.threads[1].groups.clear()),
+            ("dumpable", |look| look.owner = 7),
+            ("dumpable", |look| look.owner = 0),
+            ("dumpable", |look| (look.owner, look.root) = (7, 7)),
+            ("user namespace", |look| look.namespaces[5].0 = 6),
+        ];
+        for (what, change) in cases {
+            let mut look = nested();
+            change(&mut look);
+            assert_eq!(judge(&look, &user).unwrap_err().0, what);
+        }
     }
 }

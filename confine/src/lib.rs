@@ -10,6 +10,7 @@
 //! where the kernel shows it. There is no switch that leaves a step out.
 
 mod broker;
+pub mod composed;
 mod enter;
 mod filter;
 pub mod handler;
@@ -19,17 +20,21 @@ mod landlocked;
 pub mod mount;
 pub mod net;
 pub mod policy;
+pub mod probe;
 pub mod programs;
+mod protect;
 mod root;
 pub mod spawn;
 mod status;
 pub(crate) mod sys;
+pub mod userns;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-pub use broker::{enter_broker, enter_broker_thread};
+pub use broker::{close_inherited, enter_broker, enter_broker_thread, give_way};
 pub use enter::{enter, restrict_egress_ports, seal_sandbox_host};
+pub use sys::secret::{SecretPage, scrub_stack, shield_stack};
 
 /// The processes that have a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,6 +83,16 @@ impl Role {
     }
 }
 
+/// With whose rights a broker works, and so what its processes are made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Root's: every process gets an id of its own.
+    Root,
+    /// An ordinary user's, in a user namespace ([`userns::enter`]): every process has the user's id, and ends in a further
+    /// user namespace.
+    User,
+}
+
 /// What a process was given to become itself with.
 #[derive(Debug)]
 pub struct Resources {
@@ -85,11 +100,30 @@ pub struct Resources {
     pub uid: u32,
     /// Gid to take; never 0.
     pub gid: u32,
+    /// Whose rights it was started with.
+    pub rights: Rights,
     /// Network namespace to join.
     pub network: Option<OwnedFd>,
-    /// Detached mounts and where they go: absolute paths in the private root, or (runner) existing host paths without
-    /// a symbolic link in them.
+    /// Detached mounts and where they go: absolute paths in the private or composed root, or (runner, over the host's root)
+    /// existing host paths without a symbolic link in them.
     pub trees: Vec<(PathBuf, OwnedFd)>,
+    /// Absolute paths below those trees that the role may read and not change: existing directories and regular files,
+    /// reached without a symbolic link.
+    pub read_only: Vec<PathBuf>,
+    /// What programs see; only the runner's matters.
+    pub view: View,
+}
+
+/// The file system that programs, and so the runner, live in.
+#[derive(Debug)]
+pub enum View {
+    /// The host's own, with the trees over it and a procfs of their own.
+    Host {
+        /// Whether everything but the trees is read-only.
+        fixed: bool,
+    },
+    /// A root composed for them, class `sealed`.
+    Composed(composed::Composed),
 }
 
 /// What a process can say of its own lockdown.

@@ -57,12 +57,25 @@ pub fn code_tree(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     clone(directory, None, libc::MOUNT_ATTR_RDONLY)
 }
 
-fn clone(directory: BorrowedFd<'_>, map: Option<&IdMap>, attributes: u64) -> io::Result<OwnedFd> {
+/// A tree that programs write and whose files they may execute (`capabilities.filesystem.workdir_exec`): nosuid, nodev.
+///
+/// # Errors
+/// As [`tree`].
+pub fn executable_tree(directory: BorrowedFd<'_>, map: Option<&IdMap>) -> io::Result<OwnedFd> {
+    clone(directory, map, 0)
+}
+
+/// Clones the mount of a directory or file, submounts included, with its attributes as they are.
+pub(crate) fn copy(place: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
-    let tree = rustix::mount::open_tree(directory, c"", flags)?;
+    Ok(rustix::mount::open_tree(place, c"", flags)?)
+}
+
+fn clone(directory: BorrowedFd<'_>, map: Option<&IdMap>, attributes: u64) -> io::Result<OwnedFd> {
+    let tree = copy(directory)?;
     let mut set = attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if map.is_some() {
         set |= libc::MOUNT_ATTR_IDMAP;

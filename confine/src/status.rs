@@ -42,15 +42,16 @@ impl Status {
         status
     }
 
-    /// What differs from a process of ours as `uid:gid` with nothing left, apart from its filter; `None` if nothing does.
-    pub(crate) fn identity_differs(&self, uid: u32, gid: u32) -> Option<&'static str> {
+    /// What differs from a process of ours as `uid:gid` in exactly these supplementary groups with nothing left, apart from
+    /// its filter; `None` if nothing does.
+    pub(crate) fn identity_differs(&self, uid: u32, gid: u32, groups: &[u32]) -> Option<&'static str> {
         if self.uids != [uid; 4] {
             return Some("uid");
         }
         if self.gids != [gid; 4] {
             return Some("gid");
         }
-        if !self.groups.is_empty() {
+        if self.groups != groups {
             return Some("supplementary groups");
         }
         if self.capabilities != [0; 5] {
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn a_status_is_accepted_only_with_every_line_in_order() {
         let good = Status::parse(GOOD);
-        assert_eq!(good.identity_differs(7, 8), None);
+        assert_eq!(good.identity_differs(7, 8, &[]), None);
         assert_eq!((good.seccomp, good.filters, good.name.as_str()), (2, 2, "door"));
         let cases = [
             ("Uid:\t7\t7\t7\t7", "Uid:\t7\t7\t0\t7", "uid"),
@@ -88,8 +89,17 @@ mod tests {
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
-            assert_eq!(Status::parse(&GOOD.replace(from, to)).identity_differs(7, 8), Some(expected), "{to}");
+            assert_eq!(
+                Status::parse(&GOOD.replace(from, to)).identity_differs(7, 8, &[]),
+                Some(expected),
+                "{to}"
+            );
         }
-        assert!(Status::parse("").identity_differs(7, 8).is_some());
+        let two = Status::parse(&GOOD.replace("Groups:\t ", "Groups:\t8 9 "));
+        assert_eq!(two.identity_differs(7, 8, &[8, 9]), None);
+        for other in [&[][..], &[8], &[9, 8], &[8, 9, 10]] {
+            assert_eq!(two.identity_differs(7, 8, other), Some("supplementary groups"), "{other:?}");
+        }
+        assert!(Status::parse("").identity_differs(7, 8, &[]).is_some());
     }
 }

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
+use crate::client::Client;
 use crate::connections::Place;
 use crate::door::Door;
 use crate::head::{Framing, Head, MAX_HEADERS};
@@ -104,8 +105,8 @@ pub async fn serve(stream: TcpStream, first: Vec<u8>, request: DoorToHost, door:
         .auto_date_header(false)
         .serve_connection(Replay::new(stream, first, &door.limits), service);
     if poll_fn(|context| connection.poll_without_shutdown(context)).await.is_ok() {
-        let mut stream = connection.into_parts().io.stream;
-        wire::linger(&mut stream, &door.limits).await;
+        let stream = connection.into_parts().io.stream;
+        wire::linger(&mut Client::from(stream), &door.limits).await;
     }
 }
 

@@ -1,15 +1,17 @@
 //! Who is connected, who makes room, and what happens on one connection? One request each, then the connection ends.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::a2a;
+use crate::client::Client;
 use crate::door::Door;
 use crate::head::{Framing, Head, HeadError, Scanner};
 use crate::limits::Limits;
@@ -65,39 +67,29 @@ impl Table {
 
     /// Runs a connection as a task of its own, once there is room for it.
     async fn admit<F: Future<Output = ()> + Send + 'static>(&self, serve: impl FnOnce(Place) -> F) {
-        loop {
-            let open = {
-                let state = locked(&self.state);
-                if state.headless.len() >= self.headless || state.open.len() >= self.connections {
-                    if let Some((_, oldest)) = state.headless.first_key_value() {
-                        oldest.abort();
-                    }
-                    false
-                } else {
-                    true
-                }
-            };
-            if open {
+        while !self.has_room() {
+            // Those that came in one go may have sent a whole head that nobody looked at yet; they are not what is in the way.
+            tokio::task::yield_now().await;
+            if self.has_room() {
                 break;
             }
+            self.evict();
             self.changed.notified().await;
         }
         let mut state = locked(&self.state);
         let id = state.next;
         state.next += 1;
-        let (start, started) = tokio::sync::oneshot::channel::<()>();
         let place =
             Place { id, agent: false, state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) };
-        let serving = serve(place);
-        let task = tokio::spawn(async move {
-            // Not before the table knows how to end it.
-            let _ = started.await;
-            serving.await;
-        });
-        state.open.insert(id, task.abort_handle());
-        state.headless.insert(id, task.abort_handle());
-        drop(state);
-        let _ = start.send(());
+        // On this runtime of one thread it does not run before the table knows how to end it.
+        let task = tokio::spawn(serve(place)).abort_handle();
+        state.open.insert(id, task.clone());
+        state.headless.insert(id, task);
+    }
+
+    fn has_room(&self) -> bool {
+        let state = locked(&self.state);
+        state.headless.len() < self.headless && state.open.len() < self.connections
     }
 
     /// Ends the oldest connection without a complete head, if any.
@@ -150,14 +142,14 @@ impl Drop for Place {
 }
 
 /// Accepts connections until it is dropped.
-pub async fn accept(listener: TcpListener, door: Arc<Door>) {
+pub async fn accept(listener: AsyncFd<OwnedFd>, door: Arc<Door>) {
     let mut failing = false;
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match next(&listener).await {
+            Ok(socket) => {
                 failing = false;
-                let shared = Arc::clone(&door);
-                door.table.admit(|place| serve(stream, shared, place)).await;
+                let (shared, client) = (Arc::clone(&door), Client::new(socket));
+                door.table.admit(|place| serve(client, shared, place)).await;
             }
             Err(error) if transient(&error) => {}
             Err(error) => {
@@ -173,6 +165,17 @@ pub async fn accept(listener: TcpListener, door: Arc<Door>) {
     }
 }
 
+/// The next connection. Others may wait behind it, so the listener is asked first and watched only when it has none.
+async fn next(listener: &AsyncFd<OwnedFd>) -> std::io::Result<OwnedFd> {
+    loop {
+        let mut ready = listener.readable().await?;
+        match ready.try_io(|listener| Ok(ipc::sys::accept(listener.get_ref().as_fd())?)) {
+            Ok(accepted) => return accepted,
+            Err(_would_block) => {}
+        }
+    }
+}
+
 /// Whether an error of `accept` belongs to the one connection that was to be accepted.
 fn transient(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
@@ -180,10 +183,10 @@ fn transient(error: &std::io::Error) -> bool {
 }
 
 /// One connection from accept to its end.
-async fn serve(mut stream: TcpStream, door: Arc<Door>, mut place: Place) {
+async fn serve(mut client: Client, door: Arc<Door>, mut place: Place) {
     let limits = &door.limits;
     let mut buffer = Vec::with_capacity(1024);
-    let reading = read_head(&stream, &mut buffer, limits);
+    let reading = read_head(&mut client, &mut buffer, limits);
     let found = match timeout_at(Instant::now() + limits.head_time, reading).await {
         Ok(Ok(found)) => found,
         Ok(Err(_)) | Err(_) => return,
@@ -196,37 +199,42 @@ async fn serve(mut stream: TcpStream, door: Arc<Door>, mut place: Place) {
     let (head, end) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            if wire::write(&stream, &respond::plain(error.status()), &[], limits).await.is_ok() {
-                wire::linger(&mut stream, limits).await;
+            if wire::write(&mut client, &respond::plain(error.status()), &[], limits).await.is_ok() {
+                wire::linger(&mut client, limits).await;
             }
             return;
         }
     };
     let more = head.framing != Framing::Empty || buffer.len() > end;
     let answered = match route(head.method, head.target) {
-        Route::Resource(resource) => plane::answer(&door, &stream, &head, resource).await,
-        Route::Card => write(&stream, &respond::card(&door.constants.card), limits).await,
-        Route::Health => write(&stream, &respond::plain(204), limits).await,
-        Route::Nothing => write(&stream, &respond::plain(404), limits).await,
+        Route::Resource(resource) => plane::answer(&door, &mut client, &head, resource).await,
+        Route::Card => write(&mut client, &respond::card(&door.constants.card), limits).await,
+        Route::Health => write(&mut client, &respond::plain(204), limits).await,
+        Route::Nothing => write(&mut client, &respond::plain(404), limits).await,
         Route::Agent => match a2a::admit(&head, &door, &mut place) {
-            Ok(request) => return a2a::serve(stream, buffer, request, &door).await,
-            Err(status) => write(&stream, &respond::plain(status), limits).await,
+            Ok(request) => {
+                if let Ok(stream) = client.into_watched() {
+                    a2a::serve(stream, buffer, request, &door).await;
+                }
+                return;
+            }
+            Err(status) => write(&mut client, &respond::plain(status), limits).await,
         },
     };
     match answered {
-        Ok(()) if more || wire::has_unread(&stream) => wire::linger(&mut stream, limits).await,
+        Ok(()) if more || wire::has_unread(&mut client) => wire::linger(&mut client, limits).await,
         Ok(()) | Err(Cut::Client(_)) => {}
         Err(Cut::Unrecorded) => door.broker.complain(),
     }
 }
 
-async fn write(stream: &TcpStream, answer: &[u8], limits: &Limits) -> Result<(), Cut> {
-    Ok(wire::write(stream, answer, &[], limits).await?)
+async fn write(client: &mut Client, answer: &[u8], limits: &Limits) -> Result<(), Cut> {
+    Ok(wire::write(client, answer, &[], limits).await?)
 }
 
 /// Reads until the head is complete or cannot become one.
 async fn read_head(
-    stream: &TcpStream,
+    client: &mut Client,
     buffer: &mut Vec<u8>,
     limits: &Limits,
 ) -> std::io::Result<Result<std::ops::Range<usize>, HeadError>> {
@@ -234,7 +242,7 @@ async fn read_head(
     loop {
         match scanner.advance(buffer, limits.request_line, limits.head) {
             Ok(Some(range)) => return Ok(Ok(range)),
-            Ok(None) => wire::read_more(stream, buffer).await?,
+            Ok(None) => wire::read_more(client, buffer).await?,
             Err(error) => return Ok(Err(error)),
         }
     }

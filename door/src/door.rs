@@ -1,12 +1,11 @@
 //! What does the door hold, and how does it come to hold it? The orders of the broker, in their one permitted sequence.
 
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipc::aio::{self, AsyncReceiver, AsyncSender};
 use ipc::edge::control::{DoorConfigure, DoorOrder, RoleControl, ToRole};
-use ipc::edge::door_broker::DoorToBroker;
+use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
 use ipc::edge::door_host::DoorToHost;
 use ipc::{Channel, ChannelError, Never, Received};
 use tokio::sync::mpsc;
@@ -15,6 +14,8 @@ use crate::connections::{self, Table};
 use crate::fileserver::{Fileserver, FileserverError};
 use crate::limits::Limits;
 use crate::record::Broker;
+use crate::redeem::{self, Redeems};
+use crate::ticker::Ticker;
 
 /// Why the door ends other than by `Shutdown`.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum DoorError {
     /// An order out of its sequence, or one that cannot be obeyed.
     #[error("control channel: {0}")]
     Order(&'static str),
+    /// The broker broke the rules of its channel.
+    #[error("broker channel: {0}")]
+    Broker(#[source] ChannelError),
     /// The fileserver broke the rules.
     #[error(transparent)]
     Fileserver(#[from] FileserverError),
@@ -40,24 +44,33 @@ pub struct Door {
     pub limits: Limits,
     /// The session's constants.
     pub constants: DoorConfigure,
-    /// Where refusals are recorded.
+    /// Where refusals are recorded and handles verified.
     pub broker: Broker,
     /// Connections.
     pub table: Table,
+    /// Handles that are being verified.
+    pub redeems: Arc<Redeems>,
+    /// The clock of requests that wait.
+    pub ticker: Arc<Ticker>,
     fileserver: Mutex<Option<Arc<Fileserver>>>,
     host: Mutex<Option<AsyncSender<DoorToHost>>>,
 }
 
 impl Door {
-    fn new(limits: Limits, constants: DoorConfigure, broker: OwnedFd) -> Result<Self, DoorError> {
+    fn new(
+        limits: Limits,
+        constants: DoorConfigure,
+        sender: AsyncSender<DoorToBroker>,
+    ) -> Result<Self, DoorError> {
         let root = constants.files.as_ref().map_or("", |files| files.root.as_str());
         if root.contains(|character: char| character.is_control()) {
             return Err(DoorError::Order("an export root that cannot be a header value"));
         }
-        let (sender, _) = aio::split(Channel::<DoorToBroker, Never>::from_descriptor(broker)?)?;
         let broker = Broker::new(sender, limits.record_wait);
         let table = Table::new(&limits);
-        Ok(Door { limits, constants, broker, table, fileserver: Mutex::default(), host: Mutex::default() })
+        let redeems = Arc::new(Redeems::new(constants.requests_from));
+        let (fileserver, host) = (Mutex::default(), Mutex::default());
+        Ok(Door { limits, constants, broker, table, redeems, ticker: Arc::default(), fileserver, host })
     }
 
     /// The fileserver of the moment, if any. Not to be held across an await: a replaced one ends when it is dropped.
@@ -88,12 +101,23 @@ pub async fn run(control: RoleControl<DoorOrder>, limits: Limits) -> Result<(), 
     let (DoorOrder::Configure(constants), [broker]) = exactly(received)? else {
         return Err(DoorError::Order("an order before Configure"));
     };
-    let door = Arc::new(Door::new(limits, constants, broker)?);
+    let (sender, refusals) = aio::split(Channel::<DoorToBroker, BrokerToDoor>::from_descriptor(broker)?)?;
+    let door = Arc::new(Door::new(limits, constants, sender)?);
+    let _ticking = Task(tokio::spawn(tick(Arc::clone(&door))).abort_handle());
+    let mut deaf = false;
+    let mut hearing = tokio::spawn(redeem::listen(refusals, Arc::clone(&door.redeems)));
     let mut serving = None;
     loop {
         let received = tokio::select! {
             received = order(&mut orders) => received?,
             Some(error) = failures.recv() => return Err(error.into()),
+            ended = &mut hearing, if !deaf => match ended {
+                Ok(Err(error)) => return Err(DoorError::Broker(error)),
+                Ok(Ok(())) | Err(_) => {
+                    deaf = true;
+                    continue;
+                }
+            },
         };
         let Some(received) = received else { break };
         obey(&door, received, &failed, &mut serving)?;
@@ -102,6 +126,16 @@ pub async fn run(control: RoleControl<DoorOrder>, limits: Limits) -> Result<(), 
     drop(serving.take());
     door.table.finish(door.limits.shutdown).await;
     Ok(())
+}
+
+/// Runs the door's clock.
+async fn tick(door: Arc<Door>) {
+    let give_back = || {
+        if let Some(fileserver) = door.fileserver() {
+            fileserver.tick();
+        }
+    };
+    door.ticker.run(door.limits.tick, give_back).await;
 }
 
 /// The next order; `None` for `Shutdown`.
@@ -124,13 +158,21 @@ fn obey(
     door: &Arc<Door>,
     received: Received<DoorOrder>,
     failed: &mpsc::Sender<FileserverError>,
-    serving: &mut Option<Serving>,
+    serving: &mut Option<Task>,
 ) -> Result<(), DoorError> {
     match received.message {
         DoorOrder::Configure(_) => return Err(DoorError::Order("a second Configure")),
         DoorOrder::Fileserver => {
             let (_, [channel, window]) = exactly(received)?;
-            let fileserver = Fileserver::new(channel, &window, door.limits.open_requests, failed.clone())?;
+            let redeems = Arc::clone(&door.redeems);
+            let fileserver = Fileserver::new(
+                channel,
+                &window,
+                door.limits.open_requests,
+                failed.clone(),
+                redeems,
+                Arc::clone(&door.ticker),
+            )?;
             let old = locked(&door.fileserver).replace(Arc::new(fileserver));
             drop(old);
         }
@@ -144,26 +186,26 @@ fn obey(
                 return Err(DoorError::Order("a second Serve"));
             }
             let (_, [socket]) = exactly(received)?;
-            *serving = Some(Serving::start(door, socket).map_err(DoorError::Listener)?);
+            *serving = Some(Task::serving(door, socket).map_err(DoorError::Listener)?);
         }
     }
     Ok(())
 }
 
-/// The task that accepts; dropping it closes the listening socket.
+/// A task that ends when this is dropped; the one that accepts closes the listening socket then.
 #[derive(Debug)]
-struct Serving(tokio::task::AbortHandle);
+struct Task(tokio::task::AbortHandle);
 
-impl Serving {
-    fn start(door: &Arc<Door>, socket: OwnedFd) -> std::io::Result<Self> {
+impl Task {
+    fn serving(door: &Arc<Door>, socket: OwnedFd) -> std::io::Result<Self> {
         ipc::sys::set_nonblocking(socket.as_fd())?;
-        let listener = tokio::net::TcpListener::from_std(TcpListener::from(socket))?;
+        let listener = ipc::sys::register(socket, tokio::io::Interest::READABLE)?;
         let task = tokio::spawn(connections::accept(listener, Arc::clone(door)));
-        Ok(Serving(task.abort_handle()))
+        Ok(Task(task.abort_handle()))
     }
 }
 
-impl Drop for Serving {
+impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
     }

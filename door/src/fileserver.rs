@@ -3,19 +3,29 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipc::aio::{self, AsyncReceiver, AsyncSender};
-use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor};
+use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor, MAX_FREED, Slots};
 use ipc::memory::{MemoryError, map_window, sealed_length};
 use ipc::sys::Mapping;
-use ipc::types::{FileMeta, PlaneCode, RelPath, RequestId};
+use ipc::types::{FileMeta, Moment, PlaneCode, RelPath, RequestId};
 use ipc::{Channel, ChannelError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use crate::redeem::Redeems;
+use crate::ticker::Ticker;
+
 /// Messages that may wait for the fileserver to read; more than any number of open requests explains.
 const OUTBOX: usize = 8192;
+
+/// How long the broker gets to refuse the redeems that a dead fileserver left.
+const ORPHANS: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A slot of at most so many bytes is given back with the next request instead of by a message of its own.
+const SMALL: usize = 64 * 1024;
 
 /// Why a fileserver cannot be worked with any more; each is its fault, and it is named.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +54,16 @@ pub struct Fileserver {
 
 #[derive(Debug)]
 struct Shared {
+    sender: AsyncSender<DoorToFileserver>,
+    /// What there was no room for, in order; nothing goes past it.
     outbox: mpsc::Sender<DoorToFileserver>,
+    /// Messages that were queued and not sent yet.
+    queued: AtomicUsize,
+    /// Small slots that are free and will be given back with the next request, or with the next tick.
+    freed: Mutex<Vec<u32>>,
+    ticker: Arc<Ticker>,
     failed: mpsc::Sender<FileserverError>,
+    redeems: Arc<Redeems>,
     window: Mapping,
     open: Mutex<Open>,
     max_open: usize,
@@ -124,7 +142,16 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.shared.post(DoorToFileserver::SlotFree { slot: self.number });
+        if self.length > SMALL {
+            return self.shared.post(DoorToFileserver::SlotFree { slot: self.number });
+        }
+        let mut freed = self.shared.freed();
+        freed.push(self.number);
+        let first = freed.len() == 1;
+        drop(freed);
+        if first {
+            self.shared.ticker.want();
+        }
     }
 }
 
@@ -146,6 +173,14 @@ impl Pending {
     }
 }
 
+impl Pending {
+    /// Gives the question up after it was answered and recorded by the door itself.
+    pub fn abandon(mut self) {
+        self.over = true;
+        self.shared.post(DoorToFileserver::Abandon { id: RequestId(self.id) });
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         if !self.over {
@@ -155,7 +190,8 @@ impl Drop for Pending {
 }
 
 impl Fileserver {
-    /// Takes the channel to a fileserver and its window. What the fileserver does wrong is reported on `failed`.
+    /// Takes the channel to a fileserver and its window. What the fileserver does wrong is reported on `failed`; what it says
+    /// of redeems settles them.
     ///
     /// # Errors
     /// [`FileserverError`] for a descriptor that is not what was agreed.
@@ -164,39 +200,54 @@ impl Fileserver {
         window: &OwnedFd,
         max_open: usize,
         failed: mpsc::Sender<FileserverError>,
+        redeems: Arc<Redeems>,
+        ticker: Arc<Ticker>,
     ) -> Result<Self, FileserverError> {
         let channel = Channel::<DoorToFileserver, FileserverToDoor>::from_descriptor(channel)?;
         let window = map_window(window, false)?;
         let (sender, receiver) = aio::split(channel)?;
         let (outbox, posted) = mpsc::channel(OUTBOX);
-        let shared = Arc::new(Shared { outbox, failed, window, open: Mutex::new(Open::default()), max_open });
+        let open = Mutex::new(Open::default());
+        let freed = Mutex::default();
+        let shared = Arc::new(Shared {
+            sender,
+            outbox,
+            queued: AtomicUsize::new(0),
+            freed,
+            ticker,
+            failed,
+            redeems,
+            window,
+            open,
+            max_open,
+        });
         let tasks = [
-            tokio::spawn(deliver(sender, posted, Arc::clone(&shared))).abort_handle(),
+            tokio::spawn(deliver(posted, Arc::clone(&shared))).abort_handle(),
             tokio::spawn(listen(receiver, Arc::clone(&shared))).abort_handle(),
         ];
         Ok(Fileserver { shared, tasks })
     }
 
-    /// Asks for the listing.
+    /// Asks for the listing, to be answered until a moment before the door gives up.
     ///
     /// # Errors
     /// [`Unavailable`].
-    pub fn list(&self) -> Result<Pending, Unavailable> {
-        self.ask(Kind::List, |id| DoorToFileserver::List { id })
+    pub fn list(&self, until: Moment) -> Result<Pending, Unavailable> {
+        self.ask(Kind::List, |id, freed| DoorToFileserver::List { id, freed, until })
     }
 
-    /// Asks for a file.
+    /// Asks for a file, to be answered until a moment before the door gives up.
     ///
     /// # Errors
     /// [`Unavailable`].
-    pub fn read(&self, path: RelPath) -> Result<Pending, Unavailable> {
-        self.ask(Kind::Read, |id| DoorToFileserver::Read { id, path })
+    pub fn read(&self, path: RelPath, until: Moment) -> Result<Pending, Unavailable> {
+        self.ask(Kind::Read, |id, freed| DoorToFileserver::Read { id, path, freed, until })
     }
 
     fn ask(
         &self,
         kind: Kind,
-        message: impl FnOnce(RequestId) -> DoorToFileserver,
+        message: impl FnOnce(RequestId, Slots) -> DoorToFileserver,
     ) -> Result<Pending, Unavailable> {
         let (sender, answer) = oneshot::channel();
         let id = {
@@ -209,8 +260,16 @@ impl Fileserver {
             open.asked.insert(id, (kind, sender));
             id
         };
-        self.shared.post(message(RequestId(id)));
+        let freed = self.shared.take_freed();
+        self.shared.post(message(RequestId(id), freed));
         Ok(Pending { shared: Arc::clone(&self.shared), id, answer, over: false })
+    }
+}
+
+impl Fileserver {
+    /// Gives back the slots that no request took along.
+    pub fn tick(&self) {
+        self.shared.give_back();
     }
 }
 
@@ -226,8 +285,36 @@ impl Shared {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message. A full queue means that the fileserver stopped reading long ago.
+    fn freed(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_freed(&self) -> Slots {
+        let mut freed = self.freed();
+        let rest = freed.len().saturating_sub(MAX_FREED);
+        Slots::try_from(freed.split_off(rest)).unwrap_or_default()
+    }
+
+    /// Gives back what no request took along.
+    fn give_back(&self) {
+        for slot in std::mem::take(&mut *self.freed()) {
+            self.post(DoorToFileserver::SlotFree { slot });
+        }
+    }
+
+    /// Sends a message at once or, behind others that found no room, queues it. A full queue means that the fileserver
+    /// stopped reading long ago.
     fn post(&self, message: DoorToFileserver) {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            match self.sender.try_send(&message) {
+                Ok(()) => return,
+                Err(ChannelError::Stuck) => {}
+                // The receiving end says what there is to say of it.
+                Err(ChannelError::Closed) => return self.close(),
+                Err(error) => return self.fail(error.into()),
+            }
+        }
+        self.queued.fetch_add(1, Ordering::Relaxed);
         if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(message) {
             self.fail(ChannelError::Stuck.into());
         }
@@ -246,14 +333,12 @@ impl Shared {
     }
 }
 
-async fn deliver(
-    sender: AsyncSender<DoorToFileserver>,
-    mut posted: mpsc::Receiver<DoorToFileserver>,
-    shared: Arc<Shared>,
-) {
+async fn deliver(mut posted: mpsc::Receiver<DoorToFileserver>, shared: Arc<Shared>) {
     while let Some(message) = posted.recv().await {
-        match sender.send(&message).await {
-            Ok(()) => {}
+        match shared.sender.send(&message).await {
+            Ok(()) => {
+                shared.queued.fetch_sub(1, Ordering::Relaxed);
+            }
             Err(ChannelError::Closed) => return shared.close(),
             Err(error) => return shared.fail(error.into()),
         }
@@ -265,12 +350,27 @@ async fn listen(mut receiver: AsyncReceiver<FileserverToDoor>, shared: Arc<Share
         let result = match receiver.receive().await {
             Ok(received) => shared.take(received.message, received.descriptors.into_iter().next()),
             // A fileserver that died: the broker brings another one.
-            Err(ChannelError::Closed) => return shared.close(),
+            Err(ChannelError::Closed) => {
+                shared.close();
+                // A task of its own: this one ends when the next fileserver comes.
+                tokio::spawn(orphaned(Arc::clone(&shared.redeems)));
+                return;
+            }
             Err(error) => Err(error.into()),
         };
         if let Err(error) = result {
             return shared.fail(error);
         }
+    }
+}
+
+/// Ends the redeems whose answer died with a fileserver after it was recorded: the broker refuses in a moment what was not
+/// recorded, and knows nothing of these any more.
+async fn orphaned(redeems: Arc<Redeems>) {
+    let waiting = redeems.waiting();
+    tokio::time::sleep(ORPHANS).await;
+    for id in waiting {
+        redeems.settle(id, Err(PlaneCode::IoError));
     }
 }
 
@@ -287,11 +387,19 @@ impl Shared {
                 (id, Some(Kind::List), Answer::Listing { generation, content })
             }
             FileserverToDoor::File { id, meta, body } => {
-                let content = self.content(&body, file)?;
-                if content.length() != meta.bytes {
-                    return Err(FileserverError::Protocol("a file of another length than its body"));
-                }
+                let content = self.file(&meta, &body, file)?;
                 (id, Some(Kind::Read), Answer::File { meta, content })
+            }
+            FileserverToDoor::Redeemed { id, outcome } => {
+                let outcome = match outcome {
+                    Ok((meta, body)) => {
+                        let content = self.file(&meta, &body, file)?;
+                        Ok((meta, content))
+                    }
+                    Err(code) => Err(code),
+                };
+                self.redeems.settle(id, outcome);
+                return Ok(());
             }
             FileserverToDoor::Refused { id, code, generation: _ } => (id, None, Answer::Refused(code)),
         };
@@ -302,6 +410,20 @@ impl Shared {
                 Ok(())
             }
             _ => Err(FileserverError::Protocol("an answer to no question")),
+        }
+    }
+
+    fn file(
+        self: &Arc<Self>,
+        meta: &FileMeta,
+        body: &Body,
+        file: Option<OwnedFd>,
+    ) -> Result<Content, FileserverError> {
+        let content = self.content(body, file)?;
+        if content.length() == meta.bytes {
+            Ok(content)
+        } else {
+            Err(FileserverError::Protocol("a file of another length than its body"))
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Limits {
     pub agent: usize,
     /// Pause after `accept` failed for lack of descriptors or memory.
     pub accept_pause: Duration,
+    /// A request that waits longer than this for the fileserver is watched: its client may leave, its time may end.
+    pub tick: Duration,
     /// Wait for the fileserver's answer to a read.
     pub read_wait: Duration,
     /// Wait for a listing: it hashes the whole subtree, one at a time.
@@ -55,6 +57,7 @@ impl Default for Limits {
             headless: 64,
             agent: 192,
             accept_pause: Duration::from_millis(50),
+            tick: Duration::from_millis(50),
             read_wait: Duration::from_secs(60),
             list_wait: Duration::from_secs(600),
             open_requests: 1024,

@@ -1,49 +1,62 @@
 //! What is answered below `/resources/`? The order of the checks, and carrying the answer out.
 //!
-//! Method, route, declared, decode, lexical check, and only then the fileserver (`docs/decisions.md`, Non-GET under
-//! `/resources/`).
+//! Operator plane: method, route, declared, decode, lexical check, and only then the fileserver (`docs/decisions.md`, Non-GET
+//! under `/resources/`). Peer plane: method, declared, a token at all, its shape, an audience, and only then the broker, which
+//! checks MAC and expiry (`seed: GET /resources/peer/<handle>`).
 
+use std::pin::pin;
+use std::time::Duration;
+
+use handle::{Token, handle_id};
 use ipc::edge::control::DoorConfigure;
-use ipc::types::{PlaneCode, RelPath};
-use tokio::net::TcpStream;
+use ipc::edge::door_broker::DoorToBroker;
+use ipc::types::{Moment, PlaneCode, RelPath};
 
-use crate::decode::relative_path;
+use crate::client::Client;
 use crate::door::Door;
-use crate::fileserver::{Answer, Content, Pending};
+use crate::fileserver::{Answer, Content};
 use crate::head::Head;
-use crate::record::{Unrecorded, refused};
+use crate::record::{Unrecorded, audience, refused};
 use crate::respond::{self, Provenance};
 use crate::route::Resource;
 use crate::wire;
 
 /// What the door makes of a request before it asks anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Verdict<'t> {
     /// Ask for the listing.
     List,
     /// Ask for this file.
     Read(RelPath),
+    /// Have this handle verified, for this audience.
+    Redeem(Token<'t>, String),
     /// Refuse.
     Refuse(PlaneCode),
 }
 
 /// Judges a request by itself and by what the session declares; no I/O.
 #[must_use]
-pub fn judge(method: &str, resource: Resource<'_>, declared: &DoorConfigure) -> Verdict {
-    if method != "GET" {
+pub fn judge<'t>(head: &Head<'_>, resource: Resource<'t>, declared: &DoorConfigure) -> Verdict<'t> {
+    if head.method != "GET" {
         return Verdict::Refuse(PlaneCode::MethodNotAllowed);
     }
     match resource {
         Resource::Unknown(_) => Verdict::Refuse(PlaneCode::NotFound),
-        // Redeeming is not built; no session declares `exports.peer_files`.
-        Resource::Peer(_) => Verdict::Refuse(PlaneCode::NoPeerPlane),
+        Resource::Peer(_) if !declared.peer_files => Verdict::Refuse(PlaneCode::NoPeerPlane),
+        Resource::Peer("") => Verdict::Refuse(PlaneCode::NotFound),
+        Resource::Peer(text) => match (Token::parse(text), audience(head)) {
+            (Err(_), _) => Verdict::Refuse(PlaneCode::MalformedHandle),
+            (Ok(_), None) => Verdict::Refuse(PlaneCode::MissingAudience),
+            (Ok(_), Some(audience)) if audience.is_empty() => Verdict::Refuse(PlaneCode::MissingAudience),
+            (Ok((token, _)), Some(audience)) => Verdict::Redeem(token, audience),
+        },
         Resource::Listing | Resource::File(_) if declared.files.is_none() => {
             Verdict::Refuse(PlaneCode::NoResourcePlane)
         }
         Resource::Listing => Verdict::List,
-        Resource::File(encoded) => match relative_path(encoded) {
-            Some(path) => Verdict::Read(path),
-            None => Verdict::Refuse(PlaneCode::OutsideRoot),
+        Resource::File(encoded) => match RelPath::from_encoded(encoded) {
+            Ok(path) => Verdict::Read(path),
+            Err(_) => Verdict::Refuse(PlaneCode::OutsideRoot),
         },
     }
 }
@@ -51,8 +64,8 @@ pub fn judge(method: &str, resource: Resource<'_>, declared: &DoorConfigure) -> 
 /// Why a connection ends without its whole answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Cut {
-    /// The refusal could not be put on record.
-    #[error("the refusal could not be put on record")]
+    /// The broker could not be told.
+    #[error("the broker could not be told")]
     Unrecorded,
     /// The client is gone, reset or too slow.
     #[error(transparent)]
@@ -71,52 +84,126 @@ impl From<Unrecorded> for Cut {
 /// [`Cut`]; the connection is to be closed.
 pub async fn answer(
     door: &Door,
-    stream: &TcpStream,
+    client: &mut Client,
     head: &Head<'_>,
     resource: Resource<'_>,
 ) -> Result<(), Cut> {
     let limits = &door.limits;
-    let (asked, wait) = match judge(head.method, resource, &door.constants) {
-        Verdict::Refuse(code) => return refuse(door, stream, head, resource, code).await,
-        Verdict::List => (door.fileserver().map(|fileserver| fileserver.list()), limits.list_wait),
-        Verdict::Read(path) => (door.fileserver().map(|fileserver| fileserver.read(path)), limits.read_wait),
+    let (asked, wait, brief) = match judge(head, resource, &door.constants) {
+        Verdict::Redeem(token, audience) => return redeem(door, client, &token, audience).await,
+        Verdict::Refuse(code) => return refuse(door, client, head, resource, code).await,
+        Verdict::List => (
+            door.fileserver().map(|fileserver| fileserver.list(until(limits.list_wait))),
+            limits.list_wait,
+            false,
+        ),
+        Verdict::Read(path) => (
+            door.fileserver().map(|fileserver| fileserver.read(path, until(limits.read_wait))),
+            limits.read_wait,
+            true,
+        ),
     };
-    let Some(Ok(pending)) = asked else {
-        return refuse(door, stream, head, resource, PlaneCode::IoError).await;
+    let Some(Ok(mut pending)) = asked else {
+        return refuse(door, client, head, resource, PlaneCode::IoError).await;
     };
-    let answer = tokio::select! {
-        biased;
-        answer = settled(pending) => answer,
-        () = wire::gone(stream, limits) => return Err(Cut::Client(std::io::ErrorKind::ConnectionReset.into())),
-        () = tokio::time::sleep(wait) => None,
+    let answer = match wait_for(door, client, pending.answer(), brief, wait).await {
+        Waited::Settled(answer) => answer,
+        Waited::Left => return Err(Cut::Client(std::io::ErrorKind::ConnectionReset.into())),
+        Waited::TooLong => {
+            pending.abandon();
+            return refuse(door, client, head, resource, PlaneCode::IoError).await;
+        }
     };
     let root = door.constants.files.as_ref().map_or("", |files| files.root.as_str());
     let provenance = Provenance { class: door.constants.class, root };
     match answer {
         Some(Answer::File { meta, content }) => {
-            send(stream, &respond::file(&meta, provenance), content, door).await
+            send(client, &respond::file(&meta, provenance), content, door).await
         }
         Some(Answer::Listing { generation, content }) => {
             let head = respond::listing(content.length(), generation, provenance);
-            send(stream, &head, content, door).await
+            send(client, &head, content, door).await
         }
         // The fileserver has put this one on record.
         Some(Answer::Refused(code)) => {
-            Ok(wire::write(stream, &respond::refusal(code, true), &[], limits).await?)
+            Ok(wire::write(client, &respond::refusal(code, true), &[], limits).await?)
         }
-        None => refuse(door, stream, head, resource, PlaneCode::IoError).await,
+        None => refuse(door, client, head, resource, PlaneCode::IoError).await,
     }
 }
 
-async fn settled(mut pending: Pending) -> Option<Answer> {
-    pending.answer().await
+/// Has a handle verified and carries the outcome out; the broker puts every one of them on record.
+async fn redeem(door: &Door, client: &mut Client, token: &Token<'_>, audience: String) -> Result<(), Cut> {
+    let limits = &door.limits;
+    let mut pending = door.redeems.begin();
+    let id = pending.id();
+    let (payload, mac) = (token.payload().to_owned(), token.mac().to_owned());
+    door.broker.send(&DoorToBroker::Redeem { id, payload, mac, audience }).await?;
+    let outcome = match wait_for(door, client, pending.outcome(), true, limits.read_wait).await {
+        Waited::Settled(outcome) => outcome,
+        given_up => {
+            door.broker.send(&DoorToBroker::RedeemAbandoned { id }).await?;
+            match given_up {
+                Waited::Left => return Err(Cut::Client(std::io::ErrorKind::ConnectionReset.into())),
+                _ => Err(PlaneCode::IoError),
+            }
+        }
+    };
+    match outcome {
+        Ok((meta, content)) => {
+            let head = respond::redeemed(&meta, door.constants.class, &handle_id(token.text()));
+            send(client, &head, content, door).await
+        }
+        Err(code) => Ok(wire::write(client, &respond::refusal(code, true), &[], limits).await?),
+    }
+}
+
+/// Until when the fileserver may answer a request that is given up after `wait`: what it takes up later, the door has refused
+/// and recorded already, or will in a moment.
+fn until(wait: Duration) -> Moment {
+    Moment::after(wait - wait / 20)
+}
+
+/// How waiting for an answer ended.
+enum Waited<T> {
+    /// With the answer.
+    Settled(T),
+    /// The client left.
+    Left,
+    /// The time ran out.
+    TooLong,
+}
+
+/// Waits for an answer. One that is usually there in a moment is waited for by itself at first: client and time are watched
+/// only once it is late.
+async fn wait_for<T>(
+    door: &Door,
+    client: &mut Client,
+    answer: impl Future<Output = T>,
+    brief: bool,
+    wait: Duration,
+) -> Waited<T> {
+    let mut answer = pin!(answer);
+    if brief {
+        tokio::select! {
+            biased;
+            answer = &mut answer => return Waited::Settled(answer),
+            () = door.ticker.a_period() => {}
+        }
+    }
+    tokio::select! {
+        biased;
+        answer = &mut answer => Waited::Settled(answer),
+        () = wire::gone(client, &door.limits) => Waited::Left,
+        () = tokio::time::sleep(wait) => Waited::TooLong,
+    }
 }
 
 /// Writes a served answer; the slot is freed when `content` is dropped, however the writing ended.
-async fn send(stream: &TcpStream, head: &[u8], content: Content, door: &Door) -> Result<(), Cut> {
+async fn send(client: &mut Client, head: &[u8], content: Content, door: &Door) -> Result<(), Cut> {
     match content {
-        Content::Slot(slot) => wire::write(stream, head, slot.bytes(), &door.limits).await?,
-        Content::File(file, length) => wire::write_file(stream, head, &file, length, &door.limits).await?,
+        Content::Slot(slot) => wire::write(client, head, slot.bytes(), &door.limits).await?,
+        Content::File(file, length) => wire::write_file(client, head, &file, length, &door.limits).await?,
     }
     Ok(())
 }
@@ -124,14 +211,14 @@ async fn send(stream: &TcpStream, head: &[u8], content: Content, door: &Door) ->
 /// Records a refusal of the door's own, then answers it.
 async fn refuse(
     door: &Door,
-    stream: &TcpStream,
+    client: &mut Client,
     head: &Head<'_>,
     resource: Resource<'_>,
     code: PlaneCode,
 ) -> Result<(), Cut> {
-    door.broker.record(&refused(resource, code, head)).await?;
+    door.broker.send(&refused(resource, code, head)).await?;
     let answer = respond::refusal(code, head.method != "HEAD");
-    Ok(wire::write(stream, &answer, &[], &door.limits).await?)
+    Ok(wire::write(client, &answer, &[], &door.limits).await?)
 }
 
 #[cfg(test)]
@@ -145,22 +232,32 @@ mod tests {
         DoorConfigure {
             class: Class::Sealed,
             files: declared.then(|| PlaneConstants { root: "out/".into(), max_bytes: 1024 }),
-            peer_files: false,
+            peer_files: declared,
+            requests_from: 0,
             card: "{}".into(),
             agent: true,
         }
     }
 
-    fn verdict(method: &str, target: &str, declared: bool) -> Verdict {
+    fn verdict<'t>(method: &str, target: &'t str, declared: bool) -> Verdict<'t> {
+        judged(method, target, "", declared)
+    }
+
+    fn judged<'t>(method: &str, target: &'t str, headers: &str, declared: bool) -> Verdict<'t> {
+        let text = format!("{method} / HTTP/1.1\r\n{headers}\r\n");
+        let head = Head::parse(text.as_bytes()).unwrap();
         match route(method, target) {
-            Route::Resource(resource) => judge(method, resource, &constants(declared)),
+            Route::Resource(resource) => judge(&head, resource, &constants(declared)),
             other => panic!("{target} is routed to {other:?}"),
         }
     }
 
     #[test]
     fn checks_come_in_the_order_method_route_declared_path() {
-        use PlaneCode::{MethodNotAllowed, NoPeerPlane, NoResourcePlane, NotFound, OutsideRoot};
+        use PlaneCode::{
+            MalformedHandle, MethodNotAllowed, MissingAudience, NoPeerPlane, NoResourcePlane, NotFound,
+            OutsideRoot,
+        };
         // Target, refusal when declared (`None`: served), refusal when not, for GET; any other method is 405.
         let cases = [
             ("/resources/files", None, Some(NoResourcePlane)),
@@ -172,9 +269,10 @@ mod tests {
             ("/resources/unknown", Some(NotFound), Some(NotFound)),
             ("/resources//files", Some(NotFound), Some(NotFound)),
             ("/resources/files%2Freport.md", Some(NotFound), Some(NotFound)),
-            ("/resources/peer", Some(NoPeerPlane), Some(NoPeerPlane)),
-            ("/resources/peer/", Some(NoPeerPlane), Some(NoPeerPlane)),
-            ("/resources/peer/mh1.a.b", Some(NoPeerPlane), Some(NoPeerPlane)),
+            ("/resources/peer", Some(NotFound), Some(NoPeerPlane)),
+            ("/resources/peer/", Some(NotFound), Some(NoPeerPlane)),
+            ("/resources/peer/mh1.a.b", Some(MalformedHandle), Some(NoPeerPlane)),
+            ("/resources/peer/mh1.eyJ2IjoxfQ.AAAA", Some(MissingAudience), Some(NoPeerPlane)),
         ];
         for (target, declared, undeclared) in cases {
             for (code, has) in [(declared, true), (undeclared, false)] {
@@ -197,5 +295,29 @@ mod tests {
             verdict("GET", "/resources/files/sub%2Fr.md?x", true),
             Verdict::Read(RelPath::new("sub/r.md").unwrap())
         );
+    }
+
+    #[test]
+    fn a_handle_is_for_the_joined_audiences_and_not_for_an_empty_one() {
+        let name = "X-Murmur-Audience";
+        let cases = [
+            (String::new(), None),
+            (format!("{name}:\r\n"), None),
+            (format!("{name}: \t \r\n"), None),
+            (format!("{name}: A@b:1\r\n"), Some("A@b:1")),
+            (format!("{name}: a@b:1\r\n{name}: a@b:1\r\n"), Some("a@b:1, a@b:1")),
+            (format!("{name}: a@b:1\r\n{name}:\r\n"), Some("a@b:1, ")),
+            (format!("{name}:\r\n{name}:\r\n"), Some(", ")),
+            (format!("{name}: caf\u{e9}@b:1\r\n"), Some("caf\u{e9}@b:1")),
+        ];
+        for (headers, expected) in cases {
+            let found = judged("GET", "/resources/peer/mh1.eyJ2IjoxfQ.AAAA?q", &headers, true);
+            let (token, _) = Token::parse("mh1.eyJ2IjoxfQ.AAAA").unwrap();
+            let expected = match expected {
+                Some(audience) => Verdict::Redeem(token, audience.into()),
+                None => Verdict::Refuse(PlaneCode::MissingAudience),
+            };
+            assert_eq!(found, expected, "{headers:?}");
+        }
     }
 }

@@ -1,18 +1,19 @@
-//! How do the refusals that the door decides get on record? Sent to the broker before a byte of the answer leaves.
+//! How do the refusals that the door decides get on record, and handles to whoever can verify them? Sent to the broker
+//! before a byte of the answer leaves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use handle::handle_id;
 use ipc::aio::AsyncSender;
 use ipc::edge::door_broker::DoorToBroker;
-use ipc::types::{PlaneCode, hex};
-use sha2::{Digest, Sha256};
+use ipc::types::PlaneCode;
 
 use crate::decode::{recorded, recorded_path};
 use crate::head::Head;
 use crate::route::Resource;
 
-/// The refusal could not be put on record; the connection ends without an answer.
+/// The broker could not be told; the connection ends without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unrecorded;
 
@@ -25,25 +26,27 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker that gets `wait` to take each record.
+    /// A broker that gets `wait` to take each message.
     #[must_use]
     pub fn new(sender: AsyncSender<DoorToBroker>, wait: Duration) -> Self {
         Broker { sender, wait, complained: AtomicBool::new(false) }
     }
 
-    /// Says once that refusals cannot be put on record.
+    /// Says once that the broker takes nothing.
     pub fn complain(&self) {
         if !self.complained.swap(true, Ordering::Relaxed) {
-            eprintln!("door: the broker does not take records of refusals; such requests are not answered");
+            eprintln!(
+                "door: the broker takes neither records of refusals nor handles; such requests are not answered"
+            );
         }
     }
 
-    /// Sends a record.
+    /// Sends a message.
     ///
     /// # Errors
     /// [`Unrecorded`] when the broker does not take it in time.
-    pub async fn record(&self, event: &DoorToBroker) -> Result<(), Unrecorded> {
-        match tokio::time::timeout(self.wait, self.sender.send(event)).await {
+    pub async fn send(&self, message: &DoorToBroker) -> Result<(), Unrecorded> {
+        match tokio::time::timeout(self.wait, self.sender.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Unrecorded),
         }
@@ -64,14 +67,9 @@ pub fn refused(resource: Resource<'_>, code: PlaneCode, head: &Head<'_>) -> Door
     }
 }
 
-/// First 16 hex digits of the SHA-256 of the handle as presented.
-fn handle_id(handle: &str) -> String {
-    let digest = Sha256::digest(handle.as_bytes());
-    hex(digest.get(..8).unwrap_or_default())
-}
-
-/// All audience headers joined by `, ` (`docs/decisions.md`, Peer line in the trace).
-fn audience(head: &Head<'_>) -> Option<String> {
+/// All audience headers joined by `, `, as asserted (`docs/decisions.md`, Several audience headers); `None` without any.
+#[must_use]
+pub fn audience(head: &Head<'_>) -> Option<String> {
     let values: Vec<&[u8]> = head.all("x-murmur-audience").collect();
     if values.is_empty() { None } else { Some(recorded(&values.join(&b", "[..]))) }
 }

@@ -56,10 +56,20 @@ pub fn refusal(code: PlaneCode, with_body: bool) -> Vec<u8> {
 #[must_use]
 pub fn file(meta: &FileMeta, provenance: Provenance<'_>) -> Vec<u8> {
     let mut head = status_line(200);
-    header(&mut head, "content-type", "application/octet-stream");
-    header(&mut head, "etag", format_args!("\"sha256:{}\"", hex(&meta.sha256)));
-    header(&mut head, "x-murmur-mtime-ms", meta.mtime_ms);
+    validators(&mut head, meta);
     served(&mut head, meta.generation, provenance);
+    header(&mut head, "content-length", meta.bytes);
+    close(head)
+}
+
+/// The head of a redeem (`seed: GET /resources/peer/<handle>`): nothing in it tells where the file is.
+#[must_use]
+pub fn redeemed(meta: &FileMeta, class: Class, handle_id: &str) -> Vec<u8> {
+    let mut head = status_line(200);
+    validators(&mut head, meta);
+    header(&mut head, "x-murmur-generation", meta.generation);
+    header(&mut head, "x-murmur-containment", class.as_str());
+    header(&mut head, "x-murmur-handle-id", handle_id);
     header(&mut head, "content-length", meta.bytes);
     close(head)
 }
@@ -72,6 +82,12 @@ pub fn listing(length: u64, generation: u64, provenance: Provenance<'_>) -> Vec<
     served(&mut head, generation, provenance);
     header(&mut head, "content-length", length);
     close(head)
+}
+
+fn validators(head: &mut String, meta: &FileMeta) {
+    header(head, "content-type", "application/octet-stream");
+    header(head, "etag", format_args!("\"sha256:{}\"", hex(&meta.sha256)));
+    header(head, "x-murmur-mtime-ms", meta.mtime_ms);
 }
 
 fn served(head: &mut String, generation: u64, provenance: Provenance<'_>) {
@@ -88,6 +104,7 @@ fn status_line(status: u16) -> String {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        410 => "Gone",
         413 => "Content Too Large",
         414 => "URI Too Long",
         431 => "Request Header Fields Too Large",
@@ -134,11 +151,26 @@ mod tests {
     }
 
     #[test]
+    fn a_redeem_carries_the_handles_identifier_and_no_path_structure() {
+        let meta = FileMeta { bytes: 32, sha256: [0x0a; 32], mtime_ms: 1_787_577_327_015, generation: 3 };
+        let etag = "0a".repeat(32);
+        assert_eq!(
+            text(redeemed(&meta, Class::Sealed, "3f2a91c40b7e5d68")),
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\netag: \"sha256:{etag}\"\r\n\
+                 x-murmur-mtime-ms: 1787577327015\r\nx-murmur-generation: 3\r\nx-murmur-containment: sealed\r\n\
+                 x-murmur-handle-id: 3f2a91c40b7e5d68\r\ncontent-length: 32\r\nconnection: close\r\n\r\n"
+            )
+        );
+    }
+
+    #[test]
     fn every_refusal_is_compact_json_of_exactly_its_announced_length() {
         for code in PlaneCode::ALL {
             let answer = text(refusal(code, true));
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with(&format!("HTTP/1.1 {} ", code.status())), "{head}");
+            assert!(!head.starts_with(&format!("HTTP/1.1 {} \r\n", code.status())), "{head}");
             assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", body.len())), "{head}");
             assert!(head.ends_with("\r\nconnection: close"));
             assert_eq!(head.contains("\r\nallow: GET\r\n"), code == PlaneCode::MethodNotAllowed);

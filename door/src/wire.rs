@@ -5,10 +5,10 @@ use std::io::{Error, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::pin::{Pin, pin};
 
-use tokio::io::{AsyncWrite, Interest};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWrite;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::client::Client;
 use crate::limits::Limits;
 
 /// Bytes of a memory file that are held on their way out.
@@ -67,22 +67,22 @@ impl Pace {
 ///
 /// # Errors
 /// The socket's error, or `TimedOut` for a client below its pace.
-pub async fn write(stream: &TcpStream, head: &[u8], body: &[u8], limits: &Limits) -> std::io::Result<()> {
-    write_paced(stream, head, body, &mut Pace::new(limits.pace_bytes, limits.pace_time)).await
+pub async fn write(client: &mut Client, head: &[u8], body: &[u8], limits: &Limits) -> std::io::Result<()> {
+    write_paced(client, head, body, &mut Pace::new(limits.pace_bytes, limits.pace_time)).await
 }
 
-async fn write_paced(stream: &TcpStream, head: &[u8], body: &[u8], pace: &mut Pace) -> std::io::Result<()> {
+async fn write_paced(client: &mut Client, head: &[u8], body: &[u8], pace: &mut Pace) -> std::io::Result<()> {
     let mut done = 0;
     while done < head.len() + body.len() {
         let head_left = head.get(done..).unwrap_or(&[]);
         let body_left = body.get(done.saturating_sub(head.len())..).unwrap_or(&[]);
-        match stream.try_write_vectored(&[IoSlice::new(head_left), IoSlice::new(body_left)]) {
+        match client.try_write(&[IoSlice::new(head_left), IoSlice::new(body_left)]) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => {
                 done += written;
                 pace.moved(written);
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => pace.wait(stream.writable()).await??,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => pace.wait(client.writable()).await??,
             Err(error) => return Err(error),
         }
     }
@@ -95,7 +95,7 @@ async fn write_paced(stream: &TcpStream, head: &[u8], body: &[u8], pace: &mut Pa
 /// # Errors
 /// As [`write`]; `UnexpectedEof` if the file is shorter.
 pub async fn write_file(
-    stream: &TcpStream,
+    client: &mut Client,
     head: &[u8],
     file: &std::fs::File,
     length: u64,
@@ -109,7 +109,7 @@ pub async fn write_file(
         let wanted = usize::try_from(length - offset).unwrap_or(usize::MAX).min(CHUNK);
         let piece = chunk.get_mut(..wanted).unwrap_or_default();
         file.read_exact_at(piece, offset)?;
-        write_paced(stream, head, piece, &mut pace).await?;
+        write_paced(client, head, piece, &mut pace).await?;
         head = &[];
         offset += wanted as u64;
     }
@@ -119,34 +119,35 @@ pub async fn write_file(
 /// Completes when the client is gone: at once after a reset, and after `limits.half_closed` when it only ended its sending
 /// side, as a client does that sends one request and waits. Bytes that still arrive are thrown away, up to
 /// `limits.linger_bytes`.
-pub async fn gone(stream: &TcpStream, limits: &Limits) {
-    if discard(stream, limits.linger_bytes).await == Discarded::Ended {
-        let _ = tokio::time::timeout(limits.half_closed, stream.ready(Interest::ERROR)).await;
+pub async fn gone(client: &mut Client, limits: &Limits) {
+    if discard(client, limits.linger_bytes).await == Discarded::Ended {
+        let _ = tokio::time::timeout(limits.half_closed, client.failed()).await;
         return;
     }
-    let _ = stream.ready(Interest::ERROR).await;
+    client.failed().await;
 }
 
 /// Ends a connection whose client may still be sending: closing with unread bytes resets the connection, and a reset can
 /// overtake the answer.
-pub async fn linger(stream: &mut TcpStream, limits: &Limits) {
+pub async fn linger(client: &mut Client, limits: &Limits) {
     let until = Instant::now() + limits.linger_time;
+    let Ok(stream) = client.watched() else { return };
     if poll_fn(|context| Pin::new(&mut *stream).poll_shutdown(context)).await.is_err() {
         return;
     }
-    if timeout_at(until, discard(stream, limits.linger_bytes)).await == Ok(Discarded::Full) {
+    if timeout_at(until, discard(client, limits.linger_bytes)).await == Ok(Discarded::Full) {
         // Not reading any more slows the client down; meanwhile it can read its answer.
         tokio::select! {
             () = sleep_until(until) => {}
-            _ = stream.ready(Interest::ERROR) => {}
+            () = client.failed() => {}
         }
     }
 }
 
 /// Whether bytes wait that nobody read.
 #[must_use]
-pub fn has_unread(stream: &TcpStream) -> bool {
-    matches!(stream.try_read(&mut [0]), Ok(read) if read > 0)
+pub fn has_unread(client: &mut Client) -> bool {
+    matches!(client.try_read(&mut [0]), Ok(read) if read > 0)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -157,18 +158,19 @@ enum Discarded {
     Full,
 }
 
-async fn discard(stream: &TcpStream, limit: usize) -> Discarded {
+async fn discard(client: &mut Client, limit: usize) -> Discarded {
     let mut left = limit;
     loop {
-        if stream.readable().await.is_err() {
-            return Discarded::Ended;
-        }
         let mut buffer = [0; 4096];
-        match stream.try_read(&mut buffer) {
+        match client.try_read(&mut buffer) {
             Ok(0) => return Discarded::Ended,
             Ok(read) if read >= left => return Discarded::Full,
             Ok(read) => left -= read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if client.readable().await.is_err() {
+                    return Discarded::Ended;
+                }
+            }
             Err(_) => return Discarded::Ended,
         }
     }
@@ -178,17 +180,16 @@ async fn discard(stream: &TcpStream, limit: usize) -> Discarded {
 ///
 /// # Errors
 /// The socket's error; `UnexpectedEof` at the end.
-pub async fn read_more(stream: &TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<()> {
+pub async fn read_more(client: &mut Client, buffer: &mut Vec<u8>) -> std::io::Result<()> {
     loop {
-        stream.readable().await?;
         let mut piece = [0; 4096];
-        match stream.try_read(&mut piece) {
+        match client.try_read(&mut piece) {
             Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof)),
             Ok(read) => {
                 buffer.extend_from_slice(piece.get(..read).unwrap_or_default());
                 return Ok(());
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => client.readable().await?,
             Err(error) => return Err(error),
         }
     }

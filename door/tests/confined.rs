@@ -18,11 +18,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use confine::spawn::{Child, Exit, Program, spawn};
-use ipc::edge::control::{Begin, DoorOrder, FromRole, ToRole, expect_hello};
-use ipc::edge::door_broker::DoorToBroker;
+use ipc::edge::control::{Begin, DoorConfigure, DoorOrder, FromRole, ToRole, expect_hello};
+use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
 use ipc::edge::door_fileserver::Body;
 use ipc::edge::door_host::{Content, ResponseHead};
-use ipc::types::{Class, PlaneCode, RequestId};
+use ipc::types::{PlaneCode, RequestId};
 
 use house::{Files, House, LONG, REPORT, connect, constants, finish, get, pattern, raw, served};
 
@@ -39,7 +39,10 @@ fn start() -> Option<Confined> {
     let network = match confine::net::empty_namespace() {
         Ok(network) => network,
         Err(error) => {
-            println!("NOT RUN: the confined binary: no network namespace can be made: {error}");
+            let _ = writeln!(
+                std::io::stderr(),
+                "NOT RUN: the confined binary: no network namespace can be made: {error}"
+            );
             return None;
         }
     };
@@ -55,17 +58,22 @@ fn start() -> Option<Confined> {
     let begin = Begin {
         uid: ID,
         gid: ID,
+        user_namespace: false,
         join_network: true,
         trees: Vec::new(),
-        class: Class::Sealed,
-        shared_owner: false,
+        read_only: Vec::new(),
+        programs: None,
     };
     control.send_with(&ToRole::Begin(begin), &[network.as_fd()]).unwrap();
     match control.receive_until(soon).unwrap().message {
         FromRole::Ready(_) => {}
         other => panic!("{other:?}"),
     }
-    Some(Confined { house: House::wired(control, constants()), child, log: OwnedFd::from(log).into() })
+    Some(Confined {
+        house: House::wired(control, DoorConfigure { peer_files: true, ..constants() }),
+        child,
+        log: OwnedFd::from(log).into(),
+    })
 }
 
 impl Confined {
@@ -94,7 +102,14 @@ fn the_confined_door_gives_every_kind_of_answer_and_ends_with_0() {
     assert!(get(address, "/resources/files/missing").refuses(PlaneCode::NotFound));
     assert!(get(address, "/resources/files/..%2fsecret").refuses(PlaneCode::OutsideRoot));
     assert!(matches!(house.record(), DoorToBroker::ReadRefused { path, .. } if path == "../secret"));
-    assert!(get(address, "/resources/peer/x").refuses(PlaneCode::NoPeerPlane));
+    assert!(get(address, "/resources/peer/x").refuses(PlaneCode::MalformedHandle));
+    house.record();
+    let mut client = connect(address);
+    let redeem = "GET /resources/peer/mh1.eyJ2IjoxfQ.AAAA HTTP/1.1\r\nx-murmur-audience: a@b:1\r\n\r\n";
+    client.write_all(redeem.as_bytes()).unwrap();
+    let DoorToBroker::Redeem { id, .. } = house.record() else { panic!("no redeem") };
+    house.broker.send(&BrokerToDoor::Refused { id, code: PlaneCode::HandleNotValid }).unwrap();
+    assert!(finish(client).refuses(PlaneCode::HandleNotValid));
     assert_eq!(get(address, "/healthz").status(), 204);
     assert_eq!(get(address, "/.well-known/agent-card.json").status(), 200);
     assert_eq!(raw(address, b"\xff\r\n\r\n").status(), 400);

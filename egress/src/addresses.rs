@@ -1,21 +1,58 @@
 //! Which addresses a name may lead to: those of the public internet, and what a rule names itself.
 //!
 //! A name is resolved once, every address it gave is judged here, and only a judged address is dialled, so that a name under
-//! somebody else's control cannot point a component at this host or its network.
+//! somebody else's control cannot point a component or a program at this host or its network.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The addresses of a destination that may be dialled.
-///
-/// `host` is the host of the rule or gateway that allows the destination. An address literal names itself, and `localhost`
-/// names loopback; any other name leads to public addresses only.
-pub(crate) fn allowed(host: &str, resolved: &[IpAddr]) -> Vec<IpAddr> {
-    let literal: Option<IpAddr> = host.parse().ok();
-    let named = |address: &IpAddr| match literal {
-        Some(literal) => *address == literal,
-        None => is_public(*address) || (host == "localhost" && address.is_loopback()),
+/// Judges addresses for one session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    /// Where the session's own door listens.
+    door: Option<SocketAddr>,
+}
+
+impl Addresses {
+    pub(crate) fn new(door: Option<SocketAddr>) -> Self {
+        Addresses { door }
+    }
+
+    /// The addresses of a destination that may be dialled.
+    ///
+    /// `host` is the host of the rule or gateway that allows the destination. An address literal names itself, and
+    /// `localhost` names loopback; any other name leads to public addresses only. None but a literal leads to the door.
+    pub(crate) fn allowed(&self, host: &str, port: u16, resolved: &[IpAddr]) -> Vec<IpAddr> {
+        let literal: Option<IpAddr> = host.parse().ok();
+        let named = |address: &IpAddr| match literal {
+            Some(literal) => *address == literal,
+            None => {
+                let public = is_public(*address) || (host == "localhost" && address.is_loopback());
+                public && !self.is_door(*address, port)
+            }
+        };
+        resolved.iter().copied().filter(named).collect()
+    }
+
+    fn is_door(&self, address: IpAddr, port: u16) -> bool {
+        self.door.is_some_and(|door| {
+            let (own, asked) = (door.ip().to_canonical(), address.to_canonical());
+            door.port() == port && (own == asked || (own.is_unspecified() && is_here(asked)))
+        })
+    }
+}
+
+/// Whether an address is this host's own: the kernel answers from such an address with itself. Nothing is sent.
+fn is_here(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    resolved.iter().copied().filter(named).collect()
+    let source = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    source().is_ok_and(|source| source.ip() == address)
 }
 
 /// Whether an address belongs to the public internet (the special-purpose registries of IANA list the others).
@@ -146,7 +183,33 @@ mod tests {
             ("10.0.0.2", &[]),
         ] {
             let expected: Vec<_> = dialled.iter().copied().map(address).collect();
-            assert_eq!(allowed(host, &resolved), expected, "{host}");
+            assert_eq!(Addresses::new(None).allowed(host, 80, &resolved), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn no_name_leads_to_the_door_and_a_literal_does() {
+        for (door, host, port, resolved, dialled) in [
+            ("1.1.1.1:80", "a.example", 80, "1.1.1.1", false),
+            ("1.1.1.1:80", "a.example", 81, "1.1.1.1", true),
+            ("1.1.1.1:80", "a.example", 80, "1.1.1.2", true),
+            ("1.1.1.1:80", "1.1.1.1", 80, "1.1.1.1", true),
+            ("127.0.0.1:80", "localhost", 80, "127.0.0.1", false),
+            ("127.0.0.1:80", "localhost", 81, "127.0.0.1", true),
+            ("0.0.0.0:80", "localhost", 80, "127.0.0.1", false),
+            ("0.0.0.0:80", "localhost", 81, "127.0.0.1", true),
+            ("[::]:80", "localhost", 80, "127.0.0.1", false),
+            ("[::1]:80", "localhost", 80, "::1", false),
+            // Nobody here has this one.
+            ("0.0.0.0:80", "a.example", 80, "1.1.1.1", true),
+        ] {
+            let addresses = Addresses::new(Some(door.parse().unwrap()));
+            let allowed = addresses.allowed(host, port, &[address(resolved)]);
+            assert_eq!(
+                allowed,
+                if dialled { vec![address(resolved)] } else { vec![] },
+                "{door} {host}:{port}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One request from its decision to the end of its answer.
 //!
 //! Both bodies move at the same time: an upstream may answer before it has read the request, or only after all of it, or never.
-//! One deadline covers resolving, connecting and both bodies. A redirect is an answer like any other.
+//! One deadline covers resolving, connecting, TLS and both bodies. A redirect is an answer like any other.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,17 +13,20 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use ipc::edge::egress_broker::Reason;
 use ipc::edge::host_egress::{AnswerHead, FailureKind, HttpRequest};
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::addresses;
+use crate::addresses::Addresses;
 use crate::body::Outgoing;
+use crate::peer;
 use crate::request::{Head, end_to_end, head};
-use crate::resolve::Resolve;
+use crate::resolve::{Family, NoAddress, Resolve};
 use crate::rules::{Denied, Destination, Rules};
+use crate::tls::Tls;
 
 /// The longest an exchange may take; a request that asks for more gets this.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -57,6 +60,10 @@ pub(crate) struct Upstream<R> {
     pub(crate) rules: Rules,
     /// From names to addresses.
     pub(crate) resolver: R,
+    /// Which addresses may be dialled.
+    pub(crate) addresses: Addresses,
+    /// From connections to TLS connections.
+    pub(crate) tls: Tls,
 }
 
 impl<R: Resolve> Upstream<R> {
@@ -106,17 +113,20 @@ impl<R: Resolve> Upstream<R> {
         input: pipe::Receiver,
     ) -> Result<(Response<Incoming>, Connection), Failure> {
         let destination = self.rules.decide(request).map_err(Failure::Denied)?;
-        let head = head(request, &destination)
+        let head = head(&peer::shaped(request), &destination)
             .map_err(|_| Failure::Other(FailureKind::Protocol, "the request cannot be sent as HTTP"))?;
         let addresses = self.addresses(request, &destination).await?;
-        if destination.tls {
-            return Err(Failure::Other(FailureKind::Tls, "https is not built yet"));
-        }
         let body = Outgoing::new(input, head.length, usually_without_body(&head.method)).await;
         let body =
             body.map_err(|_| Failure::Other(FailureKind::Protocol, "the request body cannot be read"))?;
         let stream = connect(&addresses, destination.port).await?;
-        send(stream, head, body).await
+        if destination.tls {
+            let handshake = self.tls.handshake(&destination.host, stream).await;
+            let stream = handshake.map_err(|why| Failure::Other(FailureKind::Tls, why))?;
+            send(stream, head, body).await
+        } else {
+            send(stream, head, body).await
+        }
     }
 
     /// Resolves once; only what is returned is ever dialled.
@@ -125,12 +135,16 @@ impl<R: Resolve> Upstream<R> {
         request: &HttpRequest,
         destination: &Destination,
     ) -> Result<Vec<IpAddr>, Failure> {
-        let resolved = self.resolver.resolve(&destination.host).await;
-        if resolved.is_empty() {
-            return Err(Failure::Other(FailureKind::Name, "the name has no address"));
+        let resolved = self.resolver.resolve(&destination.host, Family::Any).await;
+        let resolved =
+            resolved.and_then(|found| if found.is_empty() { Err(NoAddress::NotFound) } else { Ok(found) });
+        let resolved = resolved.map_err(|why| Failure::Other(FailureKind::Name, why.as_str()))?;
+        let allowed = self.addresses.allowed(&destination.host, destination.port, &resolved);
+        if allowed.is_empty() {
+            Err(Failure::Denied(Denied::of(request, Reason::Address)))
+        } else {
+            Ok(allowed)
         }
-        let allowed = addresses::allowed(&destination.host, &resolved);
-        if allowed.is_empty() { Err(Failure::Denied(Denied::of(request))) } else { Ok(allowed) }
     }
 }
 
@@ -162,7 +176,7 @@ async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, Failure> 
 }
 
 async fn send(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     head: Head,
     body: Outgoing,
 ) -> Result<(Response<Incoming>, Connection), Failure> {

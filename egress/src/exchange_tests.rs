@@ -1,158 +1,16 @@
 //! Exchanges against real listeners on loopback, through real pipes.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ipc::edge::control::{EgressConfigure, Gateway, NetworkRule, Scheme};
-use ipc::edge::host_egress::{AnswerHead, FailureKind, HttpRequest, Purpose};
-use ipc::types::RequestId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::pipe;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use ipc::edge::egress_broker::{Asker, Reason};
+use ipc::edge::host_egress::Purpose;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
 use super::*;
-
-/// Answers from a table, one answer after another, and counts.
-struct Fake {
-    answers: HashMap<&'static str, Vec<Vec<IpAddr>>>,
-    asked: AtomicUsize,
-}
-
-impl Resolve for Fake {
-    async fn resolve(&self, host: &str) -> Vec<IpAddr> {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        let answers = self.answers.get(host).map_or(&[][..], Vec::as_slice);
-        answers.get(asked.min(answers.len().saturating_sub(1))).cloned().unwrap_or_default()
-    }
-}
-
-fn upstream(port: u16) -> Arc<Upstream<Fake>> {
-    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
-    let other: IpAddr = "127.0.0.2".parse().unwrap();
-    let answers = HashMap::from([
-        ("127.0.0.1", vec![vec![loopback]]),
-        ("localhost", vec![vec![other], vec![loopback]]),
-        ("inside.example", vec![vec![loopback, "169.254.169.254".parse().unwrap()]]),
-    ]);
-    let gateway = |artifact: &str, tls, host: &str, port| Gateway {
-        artifact: artifact.into(),
-        tls,
-        host: host.into(),
-        port,
-    };
-    let rule = |host: &str, port| NetworkRule { scheme: None, host: host.into(), port };
-    let configure = EgressConfigure {
-        gateways: vec![gateway("driver", false, "127.0.0.1", port), gateway("tls", true, "localhost", port)],
-        allow: vec![(
-            "tool".into(),
-            vec![
-                rule("127.0.0.1", Some(port)),
-                rule("inside.example", None),
-                rule("localhost", Some(port ^ 3)),
-                rule("nowhere.example", None),
-            ],
-        )],
-    };
-    let resolver = Fake { answers, asked: AtomicUsize::new(0) };
-    Arc::new(Upstream { rules: Rules::new(configure), resolver })
-}
-
-fn request(port: u16) -> HttpRequest {
-    HttpRequest {
-        id: RequestId(1),
-        purpose: Purpose::Component { artifact: "tool".into() },
-        method: "POST".into(),
-        scheme: Scheme::Http,
-        host: "127.0.0.1".into(),
-        port,
-        path: "/p?q".into(),
-        headers: vec![],
-        timeout_ms: 10_000,
-    }
-}
-
-/// The asker's side of one exchange.
-struct Asked {
-    input: pipe::Sender,
-    output: pipe::Receiver,
-    outcome: JoinHandle<Outcome>,
-    reported: Arc<Mutex<Vec<Denied>>>,
-}
-
-fn ask(upstream: &Arc<Upstream<Fake>>, request: HttpRequest) -> Asked {
-    let stream = ipc::stream::stream().unwrap();
-    let reported = Arc::new(Mutex::new(Vec::new()));
-    let (upstream, log) = (Arc::clone(upstream), Arc::clone(&reported));
-    let outcome = tokio::spawn(async move {
-        let report = async |denied: &Denied| log.lock().unwrap().push(denied.clone());
-        upstream.exchange(request, [stream.far.input, stream.far.output], report).await
-    });
-    Asked {
-        input: pipe::Sender::from_owned_fd(stream.near.output).unwrap(),
-        output: pipe::Receiver::from_owned_fd(stream.near.input).unwrap(),
-        outcome,
-        reported,
-    }
-}
-
-impl Asked {
-    async fn head(&mut self) -> AnswerHead {
-        let mut prefix = [0; 4];
-        self.output.read_exact(&mut prefix).await.unwrap();
-        let mut bytes = vec![0; ipc::stream::head_length(prefix).unwrap()];
-        self.output.read_exact(&mut bytes).await.unwrap();
-        ipc::codec::decode(&bytes).unwrap()
-    }
-
-    /// Sends a body and takes the whole answer.
-    async fn finish(mut self, body: &[u8]) -> (AnswerHead, Vec<u8>, Outcome) {
-        let mut input = self.input;
-        let body = body.to_vec();
-        // An exchange that is refused does not read the body.
-        tokio::spawn(async move { input.write_all(&body).await });
-        self.input = pipe::Sender::from_owned_fd(ipc::stream::stream().unwrap().near.output).unwrap();
-        let head = self.head().await;
-        let mut rest = Vec::new();
-        self.output.read_to_end(&mut rest).await.unwrap();
-        (head, rest, self.outcome.await.unwrap())
-    }
-}
-
-async fn listener() -> (TcpListener, u16) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    (listener, port)
-}
-
-/// Reads to the end of a request head and returns it with the body bytes that came along.
-async fn read_head(stream: &mut TcpStream) -> (String, Vec<u8>) {
-    let mut bytes = Vec::new();
-    loop {
-        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-            let body = bytes.split_off(at + 4);
-            return (String::from_utf8(bytes).unwrap(), body);
-        }
-        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "the request ended within its head");
-    }
-}
-
-fn status(head: &AnswerHead) -> u16 {
-    match head {
-        AnswerHead::Response { status, .. } => *status,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn failed(head: &AnswerHead) -> FailureKind {
-    match head {
-        AnswerHead::Failed(kind) => *kind,
-        other => panic!("{other:?}"),
-    }
-}
+use crate::harness::{ask, failed, listener, read_head, request, status, upstream};
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_body_of_announced_length_is_echoed_and_the_head_is_what_was_asked() {
@@ -428,11 +286,11 @@ async fn refused_destinations_are_reported_and_never_connected() {
     let (listener, port) = listener().await;
     let accepted = tokio::spawn(async move { listener.accept().await.map(|_| ()) });
     let upstream = upstream(port);
-    for (artifact, host, port) in [
-        ("tool", "localhost", port),
-        ("tool", "127.0.0.1", port ^ 1),
-        ("other", "127.0.0.1", port),
-        ("tool", "inside.example", port),
+    for (artifact, host, port, reason) in [
+        ("tool", "localhost", port, Reason::NotListed),
+        ("tool", "127.0.0.1", port ^ 1, Reason::NotListed),
+        ("other", "127.0.0.1", port, Reason::NotListed),
+        ("tool", "inside.example", port, Reason::Address),
     ] {
         let mut request = request(port);
         request.purpose = Purpose::Component { artifact: artifact.into() };
@@ -440,7 +298,8 @@ async fn refused_destinations_are_reported_and_never_connected() {
         let asked = ask(&upstream, request);
         let reported = Arc::clone(&asked.reported);
         let (head, rest, outcome) = asked.finish(b"").await;
-        let denied = Denied { artifact: artifact.into(), destination: format!("{host}:{port}") };
+        let asker = Asker::Artifact(artifact.into());
+        let denied = Denied { asker, destination: format!("{host}:{port}"), reason };
         assert!(matches!(head, AnswerHead::Denied) && rest.is_empty(), "{host} {head:?}");
         assert_eq!(outcome, Outcome::Denied(denied.clone()));
         assert_eq!(*reported.lock().unwrap(), [denied]);
@@ -470,7 +329,7 @@ async fn a_name_is_resolved_once_and_a_second_answer_is_never_asked_for() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn names_without_address_closed_ports_and_tls_fail_by_kind() {
+async fn names_without_address_and_closed_ports_fail_by_kind() {
     let (listener, port) = listener().await;
     drop(listener);
     let tls = Purpose::Gateway { artifact: "tls".into() };
@@ -478,7 +337,7 @@ async fn names_without_address_closed_ports_and_tls_fail_by_kind() {
     for (purpose, host, kind) in [
         (tool.clone(), "nowhere.example", FailureKind::Name),
         (tool, "127.0.0.1", FailureKind::Connect),
-        (tls, "anything", FailureKind::Tls),
+        (tls, "anything", FailureKind::Connect),
     ] {
         let mut request = request(port);
         (request.purpose, request.host) = (purpose, host.into());

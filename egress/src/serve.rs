@@ -10,9 +10,13 @@ use ipc::edge::host_egress::HostToEgress;
 use ipc::{ChannelError, Received};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::denials::Reports;
 use crate::exchange::{Outcome, Upstream};
+use crate::relay::{self, MOST_RELAYS};
 use crate::resolve::Resolve;
+use crate::resolver;
 use crate::rules::Denied;
+use crate::setup::Ways;
 
 /// The most requests in flight; further ones wait in the channel.
 const MOST_EXCHANGES: usize = 64;
@@ -35,6 +39,25 @@ pub(crate) enum ServeError {
     /// The broker sent an order out of turn.
     #[error("the broker sent an order out of turn")]
     OutOfTurn,
+}
+
+/// Serves the session's programs beside that: their connections, their look-ups, and what they are refused, of which the rest is
+/// to be told at the end.
+pub(crate) fn serve_programs<R: Resolve>(ways: Ways<R>) -> Reports {
+    let Ways { programs, resolver, listeners } = ways;
+    let reports = programs.reports.clone();
+    let room = Arc::new(Semaphore::new(MOST_RELAYS));
+    for listener in listeners {
+        tokio::spawn(relay::serve(listener, Arc::clone(&programs), Arc::clone(&room)));
+    }
+    if let Some(socket) = resolver {
+        tokio::spawn(resolver::serve(socket, Arc::clone(&programs)));
+    }
+    tokio::spawn(async move {
+        // Where the names of the list lead now, so that the first connection does not wait for it.
+        tokio::join!(programs.reports.tell(), programs.launch());
+    });
+    reports
 }
 
 /// Serves until the broker says `Shutdown` or one of the channels closes.
@@ -106,10 +129,7 @@ fn start<R: Resolve>(
 }
 
 async fn report(broker: &AsyncSender<EgressToBroker>, denied: &Denied) {
-    let event = EgressToBroker::NetworkDenied {
-        artifact: denied.artifact.clone(),
-        destination: denied.destination.clone(),
-    };
+    let event = denied.event(1);
     match tokio::time::timeout(PATIENCE, broker.send(&event)).await {
         Ok(Ok(())) => {}
         // A broker that is gone ends this process through the control channel.

@@ -1,8 +1,10 @@
 //! Is it a regular file, and what are its bytes? The one opener behind reads and listings.
 //!
-//! Everything said of a file comes from one descriptor. What a name leads to is looked at first with a descriptor that
-//! cannot act on it, so that no device or fifo is ever opened for reading.
+//! Everything said of a file comes from one descriptor. What a name leads to is looked at before it is opened, so that no
+//! device or fifo is opened for reading. Between the look and the opening the name may come to lead elsewhere: therefore what
+//! was opened must be the very object that was looked at, and the mount under the workdir is one on which no device opens.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +18,9 @@ use crate::resolve::{self, Found, Links, Node, Root, Walk};
 /// How often a file that is being replaced is looked up again before giving up. A writer that renames as fast as it can
 /// wins a round about once in a hundred.
 const ATTEMPTS: usize = 32;
+
+/// How often a file that may not be opened is looked at again: it could be one that changes places with a device.
+const DENIALS: usize = 8;
 
 /// Bytes read at one go; between two goes a request can be canceled.
 pub(crate) const CHUNK: usize = 256 * 1024;
@@ -35,7 +40,7 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 /// The refusal.
-pub(crate) fn open(root: &Root, links: Links, path: &RelPath) -> Result<Opened, PlaneCode> {
+pub(crate) fn open(root: &Root<'_>, links: Links, path: &RelPath) -> Result<Opened, PlaneCode> {
     let mut walk = Walk::to(root, links, path)?;
     for _ in 0..ATTEMPTS {
         match walk.run()? {
@@ -51,13 +56,23 @@ pub(crate) fn open(root: &Root, links: Links, path: &RelPath) -> Result<Opened, 
     Err(PlaneCode::IoError)
 }
 
+/// Where a path leads: to the regular file that [`open()`] would open, by names of which none is a link now.
+///
+/// # Errors
+/// The refusal; `not_found` too if no request could name the file.
+pub(crate) fn canonical(root: &Root<'_>, links: Links, path: &RelPath) -> Result<RelPath, PlaneCode> {
+    let mut walk = Walk::to(root, links, path)?;
+    match walk.run()? {
+        Found::Directory => Err(PlaneCode::NotARegularFile),
+        Found::Regular(Node { name, .. }) => walk.path_of(name).ok_or(PlaneCode::NotFound),
+    }
+}
+
 /// What one name in a directory is.
 #[derive(Debug)]
 pub(crate) enum Child {
     /// A regular file, opened.
     File(Opened),
-    /// A directory.
-    Directory,
     /// A symbolic link.
     Link,
     /// Nothing a listing shows.
@@ -70,14 +85,13 @@ pub(crate) enum Child {
 /// The refusal.
 pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Child, PlaneCode> {
     for _ in 0..ATTEMPTS {
-        let (_, stat) = resolve::look(parent, name).map_err(resolve::code)?;
+        let stat = resolve::glance(parent, name).map_err(resolve::code)?;
         match resolve::kind(&stat) {
             FileType::RegularFile => {
                 if let Some(opened) = open_same(parent, name, &stat)? {
                     return Ok(Child::File(opened));
                 }
             }
-            FileType::Directory => return Ok(Child::Directory),
             FileType::Symlink => return Ok(Child::Link),
             _ => return Ok(Child::Other),
         }
@@ -88,11 +102,22 @@ pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Child, P
 /// Opens the regular file that was just looked at; `Ok(None)` if the name leads to something else by now.
 fn open_same(parent: BorrowedFd<'_>, name: &[u8], seen: &Stat) -> Result<Option<Opened>, PlaneCode> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
-        Ok(file) => file,
-        // It has become a link, is gone, or has become a socket or a fifo: the next look says which.
-        Err(Errno::LOOP | Errno::NOENT | Errno::NXIO | Errno::NODEV) => return Ok(None),
-        Err(_) => return Err(PlaneCode::IoError),
+    let mut denials = 0;
+    let file = loop {
+        match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+            Ok(file) => break file,
+            // It has become a link, is gone, or has become a socket or a fifo: the next look says which.
+            Err(Errno::LOOP | Errno::NOENT | Errno::NXIO | Errno::NODEV) => return Ok(None),
+            // It may not be read, or it was a device for a moment, which this mount refuses to open.
+            Err(Errno::ACCESS | Errno::PERM) if denials < DENIALS => {
+                denials += 1;
+                let now = resolve::glance(parent, name).map_err(resolve::code)?;
+                if now.st_dev != seen.st_dev || now.st_ino != seen.st_ino {
+                    return Ok(None);
+                }
+            }
+            Err(_) => return Err(PlaneCode::IoError),
+        }
     };
     let stat = rustix::fs::fstat(&file).map_err(|_| PlaneCode::IoError)?;
     let same = stat.st_dev == seen.st_dev && stat.st_ino == seen.st_ino;
@@ -129,22 +154,26 @@ impl Opened {
     pub(crate) fn fill(&self, space: &mut [u8], cancel: &AtomicBool) -> Result<(usize, [u8; 32]), Stopped> {
         let mut hash = Sha256::new();
         let mut filled = 0;
-        for chunk in space.chunks_mut(CHUNK) {
+        let mut chunks = space.chunks_mut(CHUNK).peekable();
+        while let Some(chunk) = chunks.next() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Stopped::Canceled);
             }
             let length = chunk.len();
-            let count = self.read_at(chunk, filled as u64)?;
+            let (count, more) = match chunks.peek() {
+                Some(_) => (self.read_at(chunk, filled as u64)?, true),
+                None => self.read_last(chunk, filled as u64)?,
+            };
             hash.update(chunk.get(..count).unwrap_or_default());
             filled += count;
-            if count < length {
+            if count < length || !more {
                 return Ok((filled, hash.finalize().into()));
             }
         }
-        match self.read_at(&mut [0], filled as u64)? {
-            0 => Ok((filled, hash.finalize().into())),
-            _ => Err(Stopped::More),
+        if filled > 0 || self.read_at(&mut [0], 0)? > 0 {
+            return Err(Stopped::More);
         }
+        Ok((filled, hash.finalize().into()))
     }
 
     /// Reads at most `limit` bytes in chunks, hashes each and hands it on.
@@ -178,6 +207,25 @@ impl Opened {
         Ok((total, hash.finalize().into()))
     }
 
+    /// Reads until the chunk is full or the file ends, and whether it goes on after a full chunk. The one byte beyond is asked
+    /// for in the same call: a file that ends where it said it would shows that by leaving this byte out.
+    fn read_last(&self, chunk: &mut [u8], offset: u64) -> Result<(usize, bool), Stopped> {
+        let mut beyond = [0];
+        let mut filled = 0;
+        while let Some(rest) = chunk.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let room = rest.len();
+            let mut places = [IoSliceMut::new(rest), IoSliceMut::new(&mut beyond)];
+            match rustix::io::preadv(&self.file, &mut places, offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) if count > room => return Ok((filled + room, true)),
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Stopped::Failed),
+            }
+        }
+        Ok((filled, false))
+    }
+
     /// Reads until the chunk is full or the file ends.
     fn read_at(&self, chunk: &mut [u8], offset: u64) -> Result<usize, Stopped> {
         let mut filled = 0;
@@ -196,6 +244,16 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// F23: the address 0 of one's own memory is a read that fails.
+    #[test]
+    fn a_read_that_fails_is_no_end_of_the_file() {
+        let file = std::fs::File::open("/proc/self/mem").unwrap().into();
+        let opened = Opened { file, size: 10, mtime_ms: 0 };
+        let cancel = AtomicBool::new(false);
+        assert_eq!(opened.fill(&mut [0; 10], &cancel), Err(Stopped::Failed));
+        assert_eq!(opened.stream(10, &mut [0; 4], &cancel, |_| Ok(())), Err(Stopped::Failed));
+    }
 
     #[test]
     fn modification_times_are_whole_milliseconds_rounded_down_and_never_negative() {

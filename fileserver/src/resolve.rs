@@ -7,19 +7,19 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ipc::edge::control::ExportRoot;
 use ipc::types::{Class, MAX_RELPATH, PlaneCode, RelPath};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// Links followed in one resolution, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// Descriptors of passed directories a walk keeps; those further up are found again by their names. Four threads hold at most
-/// one walk each, and the one that lists a second one for a link, well below the limit of 256 descriptors.
-const MAX_OPEN: usize = 32;
+/// Descriptors of passed directories a walk keeps; those further up are found again by their names. Five workers hold at most
+/// one walk each, a listing one and one for a link in each of its two threads: well below the limit of 256 descriptors.
+const MAX_OPEN: usize = 16;
 
 /// Looks a name up without following it and without opening what it names.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -70,8 +70,13 @@ pub(crate) enum Found {
     Regular(Node),
 }
 
+/// Looks at one name, without following or opening what it names.
+pub(crate) fn glance(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
+    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
 /// Looks up one name: a descriptor that reads nothing, and what it is.
-pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
+fn look(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
     let fd = rustix::fs::openat(parent, name, LOOK, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
     Ok((fd, stat))
@@ -88,13 +93,22 @@ pub(crate) fn step(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno
 }
 
 /// The export root as it is now, and what its place is called.
-#[derive(Debug, Clone)]
-pub(crate) struct Root {
+#[derive(Debug)]
+pub(crate) struct Root<'e> {
     directory: Arc<OwnedFd>,
-    place: Arc<Place>,
+    export: Option<&'e ExportRoot>,
+    /// Names from the workdir to the root, without links.
+    names: Vec<Vec<u8>>,
+    /// Worked out when a path leaves the root, which few do.
+    place: OnceLock<Place>,
 }
 
-impl Root {
+impl Root<'_> {
+    fn place(&self) -> &Place {
+        self.place
+            .get_or_init(|| self.export.map_or_else(Place::default, |export| Place::new(export, &self.names)))
+    }
+
     /// The root directory.
     pub(crate) fn directory(&self) -> &Arc<OwnedFd> {
         &self.directory
@@ -116,6 +130,25 @@ struct Place {
     host: Option<Vec<Vec<u8>>>,
 }
 
+impl Place {
+    fn new(export: &ExportRoot, names: &[Vec<u8>]) -> Self {
+        let host: Option<Vec<Vec<u8>>> = export.host_path.as_ref().map(|path| {
+            path.as_bytes()
+                .split(|byte| *byte == b'/')
+                .filter(|part| !plain(part))
+                .map(<[u8]>::to_vec)
+                .collect()
+        });
+        let (chain, from_top) = match &host {
+            Some(host) if host.ends_with(names) => (host.clone(), true),
+            _ => (names.to_vec(), false),
+        };
+        let workdir = chain.len().saturating_sub(names.len());
+        let declared = export.components.iter().map(|part| part.clone().into_bytes()).collect();
+        Place { chain, from_top, workdir, declared, host }
+    }
+}
+
 /// Finds the root anew from the workdir: it may have been created, removed or replaced since the last request.
 ///
 /// Links among the root's own components are followed at every class (the launch accepted them) as long as they stay in the
@@ -123,27 +156,23 @@ struct Place {
 ///
 /// # Errors
 /// The refusal of a read below it.
-pub(crate) fn root(workdir: &Arc<OwnedFd>, export: &ExportRoot) -> Result<Root, PlaneCode> {
-    let components = || export.components.iter().map(|part| part.clone().into_bytes());
-    let nowhere = Root { directory: Arc::clone(workdir), place: Arc::default() };
+pub(crate) fn root<'e>(workdir: &Arc<OwnedFd>, export: &'e ExportRoot) -> Result<Root<'e>, PlaneCode> {
+    let nowhere =
+        Root { directory: Arc::clone(workdir), export: None, names: Vec::new(), place: OnceLock::new() };
     let mut walk = Walk::new(&nowhere, Links::Follow);
-    walk.pending.extend(components());
+    walk.wants = Wants::Directory;
+    walk.pending.extend(export.components.iter().map(|part| part.clone().into_bytes()));
     match walk.run() {
         Ok(Found::Directory) => {}
         Ok(Found::Regular(_)) | Err(PlaneCode::NotARegularFile) => return Err(PlaneCode::NotFound),
         Err(code) => return Err(code),
     }
-    let names = walk.levels.names();
-    let host: Option<Vec<Vec<u8>>> = export.host_path.as_ref().map(|path| {
-        path.as_bytes().split(|byte| *byte == b'/').filter(|part| !plain(part)).map(<[u8]>::to_vec).collect()
-    });
-    let (chain, from_top) = match &host {
-        Some(host) if host.ends_with(&names) => (host.clone(), true),
-        _ => (names.clone(), false),
-    };
-    let workdir = chain.len().saturating_sub(names.len());
-    let place = Place { chain, from_top, workdir, declared: components().collect(), host };
-    Ok(Root { directory: walk.levels.top()?, place: Arc::new(place) })
+    Ok(Root {
+        directory: walk.levels.top()?,
+        export: Some(export),
+        names: walk.levels.names(),
+        place: OnceLock::new(),
+    })
 }
 
 /// Whether a component goes nowhere.
@@ -174,8 +203,8 @@ impl Levels {
     }
 
     /// Goes down into a directory that was just opened.
-    pub(crate) fn push(&mut self, name: Vec<u8>, directory: OwnedFd) {
-        self.levels.push(Level { name, directory: Some(Arc::new(directory)) });
+    pub(crate) fn push(&mut self, name: Vec<u8>, directory: Arc<OwnedFd>) {
+        self.levels.push(Level { name, directory: Some(directory) });
         let far = self.levels.len().checked_sub(MAX_OPEN + 1);
         if let Some(level) = far.and_then(|index| self.levels.get_mut(index)) {
             level.directory = None;
@@ -215,12 +244,20 @@ impl Levels {
     }
 }
 
+/// What a walk is made for; it decides what the last name is tried as first, and no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    File,
+    Directory,
+}
+
 /// One resolution in progress.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct Walk<'r> {
     levels: Levels,
-    place: Arc<Place>,
+    root: &'r Root<'r>,
     links: Links,
+    wants: Wants,
     followed: usize,
     /// What is left of the path, with what was put in front of it by links.
     pending: VecDeque<Vec<u8>>,
@@ -237,12 +274,13 @@ struct Outside {
     declared: Option<usize>,
 }
 
-impl Walk {
-    fn new(root: &Root, links: Links) -> Self {
+impl<'r> Walk<'r> {
+    fn new(root: &'r Root<'r>, links: Links) -> Self {
         Walk {
             levels: Levels::new(&root.directory),
-            place: Arc::clone(&root.place),
+            root,
             links,
+            wants: Wants::File,
             followed: 0,
             pending: VecDeque::new(),
             outside: None,
@@ -253,13 +291,22 @@ impl Walk {
     ///
     /// # Errors
     /// `not_found` for a path no lookup takes.
-    pub(crate) fn to(root: &Root, links: Links, path: &RelPath) -> Result<Self, PlaneCode> {
+    pub(crate) fn to(root: &'r Root<'r>, links: Links, path: &RelPath) -> Result<Self, PlaneCode> {
         if path.as_str().len() > MAX_RELPATH {
             return Err(PlaneCode::NotFound);
         }
         let mut walk = Walk::new(root, links);
         walk.pending.extend(path.components().map(|part| part.as_bytes().to_vec()));
         Ok(walk)
+    }
+
+    /// The path, free of links, of a name in the directory the walk is in; `None` if it is no text or no path that could
+    /// be asked for.
+    pub(crate) fn path_of(&self, name: Vec<u8>) -> Option<RelPath> {
+        let mut names = self.levels.names();
+        names.push(name);
+        let path = String::from_utf8(names.join(&b'/')).ok()?;
+        RelPath::new(path).ok().filter(|path| path.as_str().len() <= MAX_RELPATH)
     }
 
     /// Looks the last name up once more, after it was found to have changed.
@@ -282,7 +329,7 @@ impl Walk {
             }
             if part == b".." {
                 if !self.levels.pop() {
-                    let edge = Outside { chain: Some(self.place.chain.len()), declared: None };
+                    let edge = Outside { chain: Some(self.root.place().chain.len()), declared: None };
                     self.outside = Some(self.outside_step_up(edge)?);
                 }
                 continue;
@@ -298,10 +345,10 @@ impl Walk {
     fn inside_step(&mut self, name: Vec<u8>) -> Result<Option<Node>, PlaneCode> {
         let parent = self.levels.top()?;
         let last = self.pending.is_empty();
-        if !last {
+        if !last || self.wants == Wants::Directory {
             match step(parent.as_fd(), &name) {
                 Ok(directory) => {
-                    self.levels.push(name, directory);
+                    self.levels.push(name, Arc::new(directory));
                     return Ok(None);
                 }
                 // A link or no directory: looked at below.
@@ -309,11 +356,20 @@ impl Walk {
                 Err(errno) => return Err(code(errno)),
             }
         }
+        if last {
+            let stat = glance(parent.as_fd(), &name).map_err(code)?;
+            match kind(&stat) {
+                FileType::RegularFile => return Ok(Some(Node { parent, name, stat })),
+                // Followed or entered by the descriptor that shows what it is.
+                FileType::Symlink | FileType::Directory => {}
+                _ => return Err(PlaneCode::NotARegularFile),
+            }
+        }
         let (fd, stat) = look(parent.as_fd(), &name).map_err(code)?;
         match kind(&stat) {
             FileType::Symlink => self.follow(&fd).map(|()| None),
             FileType::Directory => {
-                self.levels.push(name, fd);
+                self.levels.push(name, Arc::new(fd));
                 Ok(None)
             }
             _ if !last => Err(PlaneCode::NotFound),
@@ -335,7 +391,7 @@ impl Walk {
         let mut parts: VecDeque<&[u8]> = target.as_bytes().split(|byte| *byte == b'/').collect();
         if target.as_bytes().starts_with(b"/") {
             // An absolute target stays inside only by beginning with the root's own recorded path.
-            for name in self.place.host.as_ref().ok_or(PlaneCode::OutsideRoot)? {
+            for name in self.root.place().host.as_ref().ok_or(PlaneCode::OutsideRoot)? {
                 while parts.front().is_some_and(|part| plain(part)) {
                     parts.pop_front();
                 }
@@ -363,13 +419,13 @@ impl Walk {
             let index = index?;
             (names.get(index).map(Vec::as_slice) == Some(part)).then_some(index + 1)
         };
-        let declared_from = if at.chain == Some(self.place.workdir) { Some(0) } else { at.declared };
+        let declared_from = if at.chain == Some(self.root.place().workdir) { Some(0) } else { at.declared };
         let next = Outside {
-            chain: along(&self.place.chain, at.chain),
-            declared: along(&self.place.declared, declared_from),
+            chain: along(&self.root.place().chain, at.chain),
+            declared: along(&self.root.place().declared, declared_from),
         };
-        let back = next.chain == Some(self.place.chain.len())
-            || next.declared.is_some_and(|index| index == self.place.declared.len());
+        let back = next.chain == Some(self.root.place().chain.len())
+            || next.declared.is_some_and(|index| index == self.root.place().declared.len());
         if back {
             self.levels.clear();
             return Ok(None);
@@ -385,7 +441,7 @@ impl Walk {
         let index = at.chain.ok_or(PlaneCode::OutsideRoot)?;
         match index.checked_sub(1) {
             Some(index) => Ok(Outside { chain: Some(index), declared: None }),
-            None if self.place.from_top => Ok(Outside { chain: Some(0), declared: None }),
+            None if self.root.place().from_top => Ok(Outside { chain: Some(0), declared: None }),
             None => Err(PlaneCode::OutsideRoot),
         }
     }

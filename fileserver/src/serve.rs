@@ -1,4 +1,5 @@
-//! What is the answer, and who hears of it first? One request from the desk to its record and its reply.
+//! What is the answer, and who hears of it first? One request, its record and its reply. Both planes are
+//! served by one reader; they differ in root, ceiling, record and in what becomes of the bytes (`seed: Path resolution`).
 //!
 //! The broker's record is always sent before the door's answer: a process that parses hostile bytes cannot read what is on no
 //! record.
@@ -7,17 +8,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use ipc::edge::broker_fileserver::Served;
-use ipc::edge::control::FileserverConfigure;
+use ipc::edge::broker_fileserver::FileserverToBroker;
+use ipc::edge::control::{ExportRoot, FileserverConfigure};
 use ipc::edge::door_fileserver::{Body, FileserverToDoor};
 use ipc::memory::{CounterReader, Draft, WINDOW_BYTES, sealed_bytes};
-use ipc::types::{FileMeta, MAX_RELPATH, PlaneCode, RelPath};
+use ipc::types::{FileMeta, MAX_RELPATH, PlaneCode, RelPath, RequestId};
 use ipc::{ChannelError, Sender};
 
-use crate::desk::{Desk, Job, Next, Space};
+use crate::desk::{Desk, Job, Link, Places, Space, Task};
 use crate::listing;
 use crate::open::{self, CHUNK, Opened, Stopped};
+use crate::orders::Orders;
 use crate::resolve::{self, Links};
+use crate::window::Leftover;
 
 /// A larger body travels in a memory file of its own, so that a few of them cannot fill the window.
 pub(crate) const LARGEST_SLOT: usize = WINDOW_BYTES / 4;
@@ -54,13 +57,15 @@ pub(crate) enum Fault {
     System(&'static str, #[source] std::io::Error),
 }
 
-/// Everything a worker needs.
+/// Everything the threads need.
 pub(crate) struct Server {
     pub(crate) workdir: Arc<OwnedFd>,
     pub(crate) configure: FileserverConfigure,
     pub(crate) counter: CounterReader,
-    pub(crate) broker: Sender<Served>,
+    pub(crate) broker: Sender<FileserverToBroker>,
     pub(crate) desk: Arc<Desk>,
+    pub(crate) orders: Orders,
+    pub(crate) redeems: Places,
     /// Called once the process cannot go on.
     pub(crate) end: Arc<dyn Fn(Fault) + Send + Sync>,
 }
@@ -73,6 +78,12 @@ enum Bytes {
     File(OwnedFd),
 }
 
+/// What a read is bounded by, and how its body is treated afterwards.
+struct Plane<'c> {
+    export: &'c ExportRoot,
+    leftover: Leftover,
+}
+
 /// How far a read came.
 enum Outcome {
     File(FileMeta, Bytes),
@@ -82,39 +93,13 @@ enum Outcome {
 }
 
 impl Server {
-    /// A worker: reads, until the process ends.
-    pub(crate) fn read_loop(&self) {
-        let mut buffer = Vec::new();
-        while let Some(next) = self.desk.next() {
-            let done = match next {
-                Next::Serve(job) => self.read(job, &mut buffer),
-                Next::Refuse(mut job) => {
-                    let generation = self.sample(&mut job);
-                    self.answer_read(&job, generation, Err(PlaneCode::IoError))
-                }
-            };
-            if let Err(fault) = done {
-                return (self.end)(fault);
-            }
-        }
-    }
-
-    /// The one thread that lists.
-    pub(crate) fn listing_loop(&self) {
-        while let Some(job) = self.desk.next_listing() {
-            if let Err(fault) = self.list(job) {
-                return (self.end)(fault);
-            }
-        }
-    }
-
     /// Records and refuses a request that nobody can take.
-    pub(crate) fn refuse(&self, job: Job, code: PlaneCode) -> Result<(), Fault> {
-        let generation = self.counter.get();
-        if job.path.is_some() {
-            self.answer_read(&job, generation, Err(code))
-        } else {
-            self.answer_list(&job, generation, Err(code))
+    pub(crate) fn refuse(&self, mut job: Job, code: PlaneCode) -> Result<(), Fault> {
+        let generation = self.sample(&mut job);
+        match job.task {
+            Task::Read(_) | Task::Redeem(_) => self.answer_read(&job, generation, Err(code)),
+            Task::List => self.answer_list(&job, generation, Err(code)),
+            Task::Canonicalise(_) => self.answer_canonical(job.id, Err(code)),
         }
     }
 
@@ -123,32 +108,65 @@ impl Server {
         *job.generation.get_or_insert_with(|| self.counter.get())
     }
 
-    fn read(&self, mut job: Job, buffer: &mut Vec<u8>) -> Result<(), Fault> {
+    /// Serves a request for a file, or puts it aside until there is space for its body.
+    pub(crate) fn read(&self, job: Job, buffer: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut next = Some(job);
+        while let Some(job) = next {
+            next = self.read_once(job, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// One attempt; the request itself if it is worth another one.
+    fn read_once(&self, mut job: Job, buffer: &mut Vec<u8>) -> Result<Option<Job>, Fault> {
         let generation = self.sample(&mut job);
-        let Some(path) = &job.path else { return Ok(()) };
+        let files = self.configure.files.as_ref().ok_or(PlaneCode::NoResourcePlane);
+        let peer_files = self.configure.peer_files.as_ref().ok_or(PlaneCode::NoPeerPlane);
+        let (plane, path) = match &job.task {
+            Task::Read(path) => (files.map(|export| Plane { export, leftover: Leftover::Stays }), path),
+            Task::Redeem(path) => {
+                (peer_files.map(|export| Plane { export, leftover: Leftover::Wiped }), path)
+            }
+            Task::Canonicalise(path) => {
+                let outcome = peer_files.and_then(|export| self.canonical(export, path));
+                return self.answer_canonical(job.id, outcome).map(|()| None);
+            }
+            // Listings have a thread of their own.
+            Task::List => return Ok(None),
+        };
         let outcome = if job.canceled() {
             Outcome::Refused(PlaneCode::IoError)
         } else {
-            self.try_read(path, &job.cancel, generation, buffer).unwrap_or_else(Outcome::Refused)
+            plane
+                .and_then(|plane| self.try_read(&plane, path, &job.cancel, generation, buffer))
+                .unwrap_or_else(Outcome::Refused)
         };
         match outcome {
-            Outcome::File(meta, bytes) => self.answer_read(&job, generation, Ok((meta, bytes))),
-            Outcome::Refused(code) => self.answer_read(&job, generation, Err(code)),
-            Outcome::NoSpace(bytes) => {
-                self.desk.put_aside(job, bytes);
-                Ok(())
-            }
+            Outcome::File(meta, bytes) => self.answer_read(&job, generation, Ok((meta, bytes)))?,
+            Outcome::Refused(code) => self.answer_read(&job, generation, Err(code))?,
+            Outcome::NoSpace(bytes) => return Ok(self.desk.put_aside(job, bytes)),
         }
+        Ok(None)
+    }
+
+    fn canonical(&self, export: &ExportRoot, path: &RelPath) -> Result<RelPath, PlaneCode> {
+        let root = resolve::root(&self.workdir, export)?;
+        open::canonical(&root, Links::from(self.configure.class), path)
+    }
+
+    fn answer_canonical(&self, id: RequestId, outcome: Result<RelPath, PlaneCode>) -> Result<(), Fault> {
+        self.broker.send(&FileserverToBroker::Canonical { id, outcome }).map_err(Fault::Broker)
     }
 
     fn try_read(
         &self,
+        plane: &Plane<'_>,
         path: &RelPath,
         cancel: &AtomicBool,
         generation: u64,
         buffer: &mut Vec<u8>,
     ) -> Result<Outcome, PlaneCode> {
-        let export = self.configure.files.as_ref().ok_or(PlaneCode::NoResourcePlane)?;
+        let Plane { export, leftover } = plane;
         let links = Links::from(self.configure.class);
         let root = resolve::root(&self.workdir, export)?;
         let opened = open::open(&root, links, path)?;
@@ -162,7 +180,9 @@ impl Server {
                 let (file, bytes, sha256) = into_memory_file(&opened, export.max_bytes, cancel, buffer)?;
                 return Ok(Outcome::File(meta(bytes, sha256), Bytes::File(file)));
             };
-            let Some(mut space) = self.desk.take(length) else { return Ok(Outcome::NoSpace(length)) };
+            let Some(mut space) = self.desk.take(length, *leftover) else {
+                return Ok(Outcome::NoSpace(length));
+            };
             let room = space.bytes_mut(length).ok_or(PlaneCode::IoError)?;
             match opened.fill(room, cancel) {
                 Ok((count, sha256)) => {
@@ -184,23 +204,38 @@ impl Server {
         generation: u64,
         result: Result<(FileMeta, Bytes), PlaneCode>,
     ) -> Result<(), Fault> {
-        let path = job.path.as_ref().map_or("", |path| path.as_str());
-        let path = path.get(..path.floor_char_boundary(MAX_RELPATH)).unwrap_or_default().to_owned();
+        if job.over() {
+            return Ok(());
+        }
+        let id = job.id;
         let outcome = match &result {
             Ok((meta, _)) => Ok((meta.bytes, meta.sha256)),
             Err(code) => Err(*code),
         };
-        self.broker.send(&Served::Read { path, generation, outcome }).map_err(Fault::Broker)?;
-        match result {
-            Ok((meta, bytes)) => {
-                let length = meta.bytes;
-                self.answer(job, length, bytes, |body| FileserverToDoor::File { id: job.id, meta, body })
+        let (record, redeem) = match &job.task {
+            Task::Redeem(_) => (FileserverToBroker::Redeemed { id, generation, outcome }, true),
+            Task::Read(path) => {
+                let path = path.as_str();
+                let path = path.get(..path.floor_char_boundary(MAX_RELPATH)).unwrap_or_default().to_owned();
+                (FileserverToBroker::Read { path, generation, outcome }, false)
             }
+            Task::List | Task::Canonicalise(_) => return Ok(()),
+        };
+        self.broker.send(&record).map_err(Fault::Broker)?;
+        match result {
+            Ok((meta, bytes)) => self.answer(job, meta.bytes, bytes, |body| {
+                if redeem {
+                    FileserverToDoor::Redeemed { id, outcome: Ok((meta, body)) }
+                } else {
+                    FileserverToDoor::File { id, meta, body }
+                }
+            }),
             Err(code) => self.answer_refusal(job, generation, code),
         }
     }
 
-    fn list(&self, mut job: Job) -> Result<(), Fault> {
+    /// Makes a listing.
+    pub(crate) fn list(&self, mut job: Job) -> Result<(), Fault> {
         let generation = self.sample(&mut job);
         let result =
             if job.canceled() { Err(PlaneCode::IoError) } else { self.try_list(&job.cancel, generation) };
@@ -221,6 +256,9 @@ impl Server {
         generation: u64,
         result: Result<(u64, u64, Vec<u8>), PlaneCode>,
     ) -> Result<(), Fault> {
+        if job.over() {
+            return Ok(());
+        }
         // Where the document goes is settled before the record says that it was served.
         let result =
             result.and_then(|(count, total, text)| Ok((count, total, text.len() as u64, self.place(&text)?)));
@@ -228,7 +266,7 @@ impl Server {
             Ok((count, total, ..)) => (*count, *total, None),
             Err(code) => (0, 0, Some(*code)),
         };
-        let record = Served::List { generation, entry_count, total_bytes, refused };
+        let record = FileserverToBroker::List { generation, entry_count, total_bytes, refused };
         self.broker.send(&record).map_err(Fault::Broker)?;
         match result {
             Ok((_, _, length, bytes)) => self.answer(job, length, bytes, |body| FileserverToDoor::Listing {
@@ -243,7 +281,7 @@ impl Server {
     /// Puts a document into the window, or into a memory file if it is long or the window is full.
     fn place(&self, text: &[u8]) -> Result<Bytes, PlaneCode> {
         if text.len() <= LARGEST_LISTING_SLOT
-            && let Some(mut space) = self.desk.take(text.len())
+            && let Some(mut space) = self.desk.take(text.len(), Leftover::Stays)
             && let Some(room) = space.bytes_mut(text.len())
         {
             room.copy_from_slice(text);
@@ -260,33 +298,46 @@ impl Server {
         bytes: Bytes,
         message: impl FnOnce(Body) -> FileserverToDoor,
     ) -> Result<(), Fault> {
-        job.link.finish(job.id);
+        let Some(link) = Self::finished(job) else { return Ok(()) };
         let sent = match bytes {
             Bytes::Window(space) => {
-                let Some((slot, offset)) = self.desk.lend(&job.link, space) else { return Ok(()) };
-                job.link.send(&message(Body::Slot { slot, offset: offset as u64, length }), None)
+                let Some((slot, offset)) = self.desk.lend(link, space) else { return Ok(()) };
+                link.send(&message(Body::Slot { slot, offset: offset as u64, length }), None)
             }
-            Bytes::File(file) if self.desk.serves(&job.link) => {
-                job.link.send(&message(Body::File { length }), Some(&file))
+            Bytes::File(file) if self.desk.serves(link) => {
+                link.send(&message(Body::File { length }), Some(&file))
             }
             Bytes::File(_) => return Ok(()),
         };
-        self.sent(job, sent)
+        self.sent(link, sent)
     }
 
     fn answer_refusal(&self, job: &Job, generation: u64, code: PlaneCode) -> Result<(), Fault> {
-        job.link.finish(job.id);
-        if !self.desk.serves(&job.link) {
-            return Ok(());
-        }
-        self.sent(job, job.link.send(&FileserverToDoor::Refused { id: job.id, generation, code }, None))
+        let Some(link) = Self::finished(job).filter(|link| self.desk.serves(link)) else { return Ok(()) };
+        let id = job.id;
+        let refusal = match job.task {
+            Task::Redeem(_) => FileserverToDoor::Redeemed { id, outcome: Err(code) },
+            Task::List | Task::Read(_) | Task::Canonicalise(_) => {
+                FileserverToDoor::Refused { id, generation, code }
+            }
+        };
+        self.sent(link, link.send(&refusal, None))
     }
 
-    /// A door that is gone is no fault; the receiving thread notices it and takes its slots back.
-    fn sent(&self, job: &Job, result: Result<(), ChannelError>) -> Result<(), Fault> {
+    /// Who is to be answered; a door may use the identifier of its own request again from now on.
+    fn finished(job: &Job) -> Option<&Arc<Link>> {
+        let link = job.link.as_ref()?;
+        if !matches!(job.task, Task::Redeem(_)) {
+            link.finish(job.id);
+        }
+        Some(link)
+    }
+
+    /// A door that is gone is no fault; whoever waits for its messages notices it and takes its slots back.
+    fn sent(&self, link: &Arc<Link>, result: Result<(), ChannelError>) -> Result<(), Fault> {
         match result {
             Ok(()) | Err(ChannelError::Closed) => Ok(()),
-            Err(_) if !self.desk.serves(&job.link) => Ok(()),
+            Err(_) if !self.desk.serves(link) => Ok(()),
             Err(error) => Err(Fault::Door(error)),
         }
     }

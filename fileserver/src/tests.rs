@@ -2,9 +2,11 @@
 
 mod files;
 mod lists;
+mod peer;
 mod protocol;
 mod races;
 
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -22,6 +24,11 @@ use crate::{listing, open};
 /// A directory of its own that holds a workdir, and is removed at the end.
 pub(crate) struct Tree {
     place: PathBuf,
+}
+
+/// Says what was not run and why, past the capture of the test runner.
+pub(crate) fn not_run(what: &str) {
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {what}");
 }
 
 impl Tree {
@@ -75,7 +82,7 @@ impl Tree {
     pub(crate) fn ordinary_user(&self, what: &str) -> bool {
         let ordinary = std::fs::metadata(self.path("secret.txt")).unwrap().uid() != 0;
         if !ordinary {
-            println!("NOT RUN: {what}: permissions do not bind root");
+            not_run(&format!("{what}: permissions do not bind root"));
         }
         ordinary
     }

@@ -10,13 +10,50 @@ use ipc::sys::{Mapping, Piece};
 /// Space is counted in pages: the door's reads of one slot never touch another one's cache lines.
 const GRAIN: usize = 4096;
 
+/// What becomes of bytes whose space comes back (`docs/decisions.md`, Slots of the peer plane).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leftover {
+    /// They stay until something else is written there.
+    Stays,
+    /// They are overwritten with zeros first.
+    Wiped,
+}
+
+/// A piece the door holds or has just given back.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Lent {
+    piece: Piece,
+    leftover: Leftover,
+}
+
+impl Lent {
+    /// Whether cleaning it takes time.
+    pub(crate) fn is_wiped(&self) -> bool {
+        self.leftover == Leftover::Wiped
+    }
+
+    /// The piece, wiped if it is to be.
+    pub(crate) fn clean(self) -> Piece {
+        clean(self.piece, self.leftover)
+    }
+}
+
+/// A piece that is to be free again, wiped if it is to be.
+pub(crate) fn clean(mut piece: Piece, leftover: Leftover) -> Piece {
+    if leftover == Leftover::Wiped {
+        piece.bytes_mut().fill(0);
+    }
+    piece
+}
+
 /// The window's bookkeeping.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Free pieces by offset, no two of them neighbours.
     free: BTreeMap<usize, Piece>,
     /// Pieces the door holds, by slot.
-    lent: BTreeMap<u32, Piece>,
+    lent: BTreeMap<u32, Lent>,
     /// The number the next slot gets.
     next: u32,
 }
@@ -76,32 +113,25 @@ impl Window {
     }
 
     /// Lends a filled piece to the door under a number it has not got.
-    pub(crate) fn lend(&mut self, piece: Piece) -> u32 {
+    pub(crate) fn lend(&mut self, piece: Piece, leftover: Leftover) -> u32 {
         while self.lent.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
         let slot = self.next;
         self.next = self.next.wrapping_add(1);
-        self.lent.insert(slot, piece);
+        self.lent.insert(slot, Lent { piece, leftover });
         slot
     }
 
-    /// Takes a slot back; `false` if the door does not hold it.
-    #[must_use]
-    pub(crate) fn release(&mut self, slot: u32) -> bool {
-        match self.lent.remove(&slot) {
-            Some(piece) => {
-                self.give(piece);
-                true
-            }
-            None => false,
-        }
+    /// Takes a slot back, to be cleaned and given; `None` if the door does not hold it.
+    pub(crate) fn release(&mut self, slot: u32) -> Option<Lent> {
+        self.lent.remove(&slot)
     }
 
     /// Takes every slot back: the door that held them is gone.
     pub(crate) fn reclaim(&mut self) {
-        for piece in std::mem::take(&mut self.lent).into_values() {
-            self.give(piece);
+        for lent in std::mem::take(&mut self.lent).into_values() {
+            self.give(lent.clean());
         }
     }
 
@@ -162,12 +192,13 @@ mod tests {
     #[test]
     fn a_slot_is_released_once_and_only_if_it_was_lent() {
         let mut window = fresh();
-        assert!(!window.release(0));
+        assert!(window.release(0).is_none());
         let piece = window.take(10).unwrap();
-        let slot = window.lend(piece);
-        assert!(!window.release(slot + 1));
-        assert!(window.release(slot));
-        assert!(!window.release(slot), "twice");
+        let slot = window.lend(piece, Leftover::Stays);
+        assert!(window.release(slot + 1).is_none());
+        let lent = window.release(slot).unwrap();
+        assert!(window.release(slot).is_none(), "twice");
+        window.give(lent.clean());
         assert_eq!(window.free_space(), (WINDOW_BYTES, 1));
     }
 
@@ -176,12 +207,13 @@ mod tests {
         let mut window = fresh();
         let slots: Vec<u32> = std::iter::from_fn(|| {
             let piece = window.take(WINDOW_BYTES / 4)?;
-            Some(window.lend(piece))
+            Some(window.lend(piece, Leftover::Stays))
         })
         .collect();
         assert_eq!(slots.len(), 4);
         assert!(!window.fits(1) && window.take(1).is_none());
-        assert!(window.release(slots[2]));
+        let lent = window.release(slots[2]).unwrap();
+        window.give(lent.clean());
         assert!(window.fits(WINDOW_BYTES / 4) && !window.fits(WINDOW_BYTES / 4 + 1));
         window.reclaim();
         assert_eq!(window.free_space(), (WINDOW_BYTES, 1));

@@ -7,14 +7,14 @@
     reason = "helpers of a test fail by panicking"
 )]
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use confine::spawn::{Child, Exit, Program, spawn};
-use ipc::edge::broker_fileserver::Served;
+use ipc::edge::broker_fileserver::{BrokerToFileserver, FileserverToBroker};
 use ipc::edge::control::{
     Begin, BrokerControl, ExportRoot, FileserverConfigure, FileserverOrder, FromRole, ToRole, WORKDIR,
     expect_hello,
@@ -22,8 +22,8 @@ use ipc::edge::control::{
 use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor};
 use ipc::memory::{CounterWriter, map_window, read_sealed, window};
 use ipc::sys::Mapping;
-use ipc::types::{Class, PlaneCode, RelPath, RequestId};
-use ipc::{Channel, Never, pair};
+use ipc::types::{Class, Moment, PlaneCode, RelPath, RequestId};
+use ipc::{Channel, pair};
 
 const ID: u32 = 61_235;
 
@@ -35,7 +35,7 @@ struct Confined {
     child: Child,
     log: std::fs::File,
     control: BrokerControl<FileserverOrder>,
-    broker: Channel<Never, Served>,
+    broker: Channel<BrokerToFileserver, FileserverToBroker>,
     door: Channel<DoorToFileserver, FileserverToDoor>,
     window: Mapping,
     _counter: CounterWriter,
@@ -53,6 +53,9 @@ impl Drop for Scratch {
 fn scratch(name: &str) -> Scratch {
     let place = Scratch(std::env::temp_dir().join(format!("confined-{name}-{}", std::process::id())));
     std::fs::create_dir_all(place.0.join("out/sub")).unwrap();
+    std::fs::create_dir(place.0.join("peer")).unwrap();
+    std::fs::write(place.0.join("peer/doc"), "shared\n").unwrap();
+    std::os::unix::fs::symlink("doc", place.0.join("peer/alias")).unwrap();
     std::fs::write(place.0.join("secret"), "CANARY").unwrap();
     std::fs::write(place.0.join("out/report.md"), "hello\n").unwrap();
     std::fs::write(place.0.join("out/large"), vec![b'x'; 20_000_000]).unwrap();
@@ -65,7 +68,7 @@ fn scratch(name: &str) -> Scratch {
 /// `None`, and why, where it cannot be confined.
 fn start(workdir: &Path) -> Option<Confined> {
     if std::fs::metadata(workdir.join("secret")).unwrap().uid() != 0 {
-        println!("NOT RUN: the confined binary: needs root");
+        let _ = writeln!(std::io::stderr(), "NOT RUN: the confined binary: needs root");
         return None;
     }
     let binary = Path::new(env!("CARGO_BIN_EXE_fileserver"));
@@ -82,7 +85,10 @@ fn start(workdir: &Path) -> Option<Confined> {
     let read_only = confine::mount::Attributes { read_only: true };
     let tree = confine::mount::tree(directory.as_fd(), Some(&map), read_only);
     let Ok(tree) = tree else {
-        println!("NOT RUN: the confined binary: this file system refuses id-mapped mounts");
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: the confined binary: this file system refuses id-mapped mounts"
+        );
         let _ = child.kill();
         let _ = child.wait();
         return None;
@@ -90,17 +96,18 @@ fn start(workdir: &Path) -> Option<Confined> {
     let begin = Begin {
         uid: ID,
         gid: ID,
+        user_namespace: false,
         join_network: false,
         trees: vec![WORKDIR.into()],
-        class: Class::Sealed,
-        shared_owner: false,
+        read_only: vec![],
+        programs: None,
     };
     control.send_with(&ToRole::Begin(begin), &[tree.as_fd()]).unwrap();
     match control.receive_until(soon()).unwrap().message {
         FromRole::Ready(_) => {}
         other => panic!("{other:?}"),
     }
-    let (broker, far_broker) = pair::<Never, Served>().unwrap();
+    let (broker, far_broker) = pair::<BrokerToFileserver, FileserverToBroker>().unwrap();
     let (writable, readable) = window().unwrap();
     let (counter, page) = CounterWriter::new().unwrap();
     let export = ExportRoot {
@@ -109,7 +116,9 @@ fn start(workdir: &Path) -> Option<Confined> {
         host_path: Some(workdir.canonicalize().unwrap().join("out").to_str().unwrap().into()),
         max_bytes: 30_000_000,
     };
-    let configure = FileserverConfigure { class: Class::Sealed, files: Some(export) };
+    let peer_files =
+        Some(ExportRoot { verbatim: "peer/".into(), components: vec!["peer".into()], ..export.clone() });
+    let configure = FileserverConfigure { class: Class::Sealed, files: Some(export), peer_files };
     let far_broker = far_broker.into_descriptor().unwrap();
     let gifts: [BorrowedFd<'_>; 3] = [far_broker.as_fd(), writable.as_fd(), page.as_fd()];
     control.send_with(&ToRole::Order(FileserverOrder::Configure(configure)), &gifts).unwrap();
@@ -123,6 +132,10 @@ fn start(workdir: &Path) -> Option<Confined> {
 impl Confined {
     fn ask(&mut self, message: &DoorToFileserver) -> (FileserverToDoor, Vec<u8>) {
         self.door.send(message).unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> (FileserverToDoor, Vec<u8>) {
         let mut received = match self.door.receive_until(soon()) {
             Ok(received) => received,
             Err(error) => {
@@ -135,7 +148,9 @@ impl Confined {
         self.broker.receive_until(Instant::now()).unwrap();
         let file = received.descriptors.pop();
         let bytes = match &received.message {
-            FileserverToDoor::Listing { body, .. } | FileserverToDoor::File { body, .. } => match body {
+            FileserverToDoor::Listing { body, .. }
+            | FileserverToDoor::File { body, .. }
+            | FileserverToDoor::Redeemed { outcome: Ok((_, body)), .. } => match body {
                 Body::Slot { slot, offset, length } => {
                     let range = (usize::try_from(*offset).unwrap(), usize::try_from(*length).unwrap());
                     let bytes = self.window.bytes(range.0, range.1).unwrap().to_vec();
@@ -144,17 +159,22 @@ impl Confined {
                 }
                 Body::File { .. } => read_sealed(file.unwrap(), 1 << 30).unwrap(),
             },
-            FileserverToDoor::Refused { .. } => Vec::new(),
+            FileserverToDoor::Refused { .. } | FileserverToDoor::Redeemed { .. } => Vec::new(),
         };
         (received.message, bytes)
     }
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, PlaneCode> {
         let path = RelPath::new(path).unwrap();
-        match self.ask(&DoorToFileserver::Read { id: RequestId(1), path }) {
+        match self.ask(&DoorToFileserver::Read {
+            id: RequestId(1),
+            path,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        }) {
             (FileserverToDoor::File { .. }, bytes) => Ok(bytes),
             (FileserverToDoor::Refused { code, .. }, _) => Err(code),
-            (FileserverToDoor::Listing { .. }, _) => panic!("a listing for a read"),
+            (other, _) => panic!("{other:?}"),
         }
     }
 
@@ -184,7 +204,19 @@ fn the_confined_binary_serves_reads_and_listings_and_ends_with_0() {
     for (path, code) in refused {
         assert_eq!(confined.read(path).unwrap_err(), code, "{path}");
     }
-    let list = DoorToFileserver::List { id: RequestId(2) };
+    let (id, path) = (RequestId(1), RelPath::new("alias").unwrap());
+    confined.broker.send(&BrokerToFileserver::VerifiedRead { id, path: path.clone() }).unwrap();
+    assert_eq!(confined.answer().1, b"shared\n");
+    confined.broker.send(&BrokerToFileserver::Canonicalise { id, path }).unwrap();
+    match confined.broker.receive_until(soon()).unwrap().message {
+        FileserverToBroker::Canonical { outcome: Ok(path), .. } => assert_eq!(path.as_str(), "doc"),
+        other => panic!("{other:?}"),
+    }
+    let list = DoorToFileserver::List {
+        id: RequestId(2),
+        freed: Default::default(),
+        until: Moment::after(Duration::from_secs(60)),
+    };
     let text = String::from_utf8(confined.ask(&list).1).unwrap();
     assert!(
         text.contains(r#""path":"alias""#) && !text.contains("esc") && !text.contains("passwd"),

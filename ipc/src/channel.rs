@@ -124,7 +124,8 @@ pub struct Sender<Tx> {
     marker: PhantomData<fn(Tx)>,
 }
 
-/// The receiving half.
+/// The receiving half; clones share one socket, and each packet reaches exactly one of them: the kernel wakes one of several
+/// threads that wait for it.
 #[derive(Debug)]
 pub struct Receiver<Rx> {
     socket: Arc<OwnedFd>,
@@ -135,6 +136,12 @@ pub struct Receiver<Rx> {
 impl<Tx> Clone for Sender<Tx> {
     fn clone(&self) -> Self {
         Sender { socket: Arc::clone(&self.socket), marker: PhantomData }
+    }
+}
+
+impl<Rx> Clone for Receiver<Rx> {
+    fn clone(&self) -> Self {
+        Receiver { socket: Arc::clone(&self.socket), buffer: Vec::new(), marker: PhantomData }
     }
 }
 
@@ -249,11 +256,13 @@ impl<Tx: Message> Sender<Tx> {
     /// large, [`ChannelError::Closed`], [`ChannelError::Stuck`] or [`ChannelError::System`].
     pub fn send_with(&self, message: &Tx, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let bytes = prepare(message, descriptors.len())?;
-        let deadline = Instant::now() + SEND_PATIENCE;
+        // The clock is asked only by who has to wait.
+        let mut deadline = None;
         loop {
             match sys::send_packet(self.socket.as_fd(), &bytes, descriptors, false) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => {
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + SEND_PATIENCE);
                     if !wait(self.socket.as_fd(), PollFlags::OUT, deadline)? {
                         return Err(ChannelError::Stuck);
                     }
@@ -315,6 +324,13 @@ impl<Rx: Message> Receiver<Rx> {
             Err(ChannelError::Stuck) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Ends the channel in both directions although others still hold it: whoever waits on any clone gets what is queued and
+    /// then [`ChannelError::Closed`], and so does the peer.
+    pub fn shut_down(&self) {
+        // It fails only for a channel that is over.
+        let _ = sys::shut_down(self.socket.as_fd());
     }
 
     fn receive_packet(&mut self, wait: bool) -> Result<Received<Rx>, ChannelError> {

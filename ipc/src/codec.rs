@@ -76,9 +76,22 @@ pub fn decode_document<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecErro
 }
 
 fn encode_up_to<T: Serialize>(value: &T, limit: usize) -> Result<Vec<u8>, CodecError> {
-    let bytes =
-        bincode::serde::encode_to_vec(value, large_config()).map_err(|_| CodecError::TooLarge { limit })?;
-    if bytes.len() > limit { Err(CodecError::TooLarge { limit }) } else { Ok(bytes) }
+    let mut bytes = Bytes(Vec::with_capacity(USUAL));
+    bincode::serde::encode_into_writer(value, &mut bytes, large_config())
+        .map_err(|_| CodecError::TooLarge { limit })?;
+    if bytes.0.len() > limit { Err(CodecError::TooLarge { limit }) } else { Ok(bytes.0) }
+}
+
+/// Most messages are shorter, and need no buffer that grows several times.
+const USUAL: usize = 256;
+
+struct Bytes(Vec<u8>);
+
+impl bincode::enc::write::Writer for &mut Bytes {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
 }
 
 fn complete<T>(

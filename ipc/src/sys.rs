@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+pub mod datagram;
+
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -87,6 +89,25 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)
 }
 
+/// Milliseconds on the clock that all processes of the machine share; read without entering the kernel.
+#[must_use]
+pub fn monotonic_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one structure of ours; with this clock it cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000)
+}
+
+/// Takes a connection from a listening socket; neither blocks, and the new one is close-on-exec.
+///
+/// # Errors
+/// The error of `accept4`; `AGAIN` if none waits.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+    rustix::net::accept_with(listener, flags)
+}
+
 /// Sends one packet with descriptors.
 ///
 /// # Errors
@@ -131,10 +152,13 @@ pub fn receive_packet(
     };
     let mut control = RecvAncillaryBuffer::new(space.get_mut(..room).unwrap_or(&mut []));
     let flags = if wait { RecvFlags::CMSG_CLOEXEC } else { RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT };
+    let mut reset = false;
     let message = loop {
         match rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Ok(message) => break message,
             Err(Errno::INTR) => {}
+            // The peer ended with messages of ours unread, which is told once and before its own last messages.
+            Err(Errno::CONNRESET) if !reset => reset = true,
             Err(errno) => return Err(errno),
         }
     };
@@ -152,14 +176,23 @@ pub fn receive_packet(
     })
 }
 
+/// Ends a connected socket in both directions, for whoever holds it: a blocked receiver finds what is queued, then the end.
+///
+/// # Errors
+/// The error of `shutdown`.
+pub fn shut_down(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::net::shutdown(fd, rustix::net::Shutdown::Both)
+}
+
 /// Registers a descriptor with the current tokio runtime for reading and writing.
 ///
 /// # Errors
 /// The error of the reactor.
 #[cfg(feature = "tokio")]
-pub fn register(fd: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    use tokio::io::Interest;
-    let interest = Interest::READABLE | Interest::WRITABLE;
+pub fn register(
+    fd: OwnedFd,
+    interest: tokio::io::Interest,
+) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped, and the `AsyncFd` owns it until then.
     unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) }.map_err(std::io::Error::from)
 }

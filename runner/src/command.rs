@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use confine::programs::Limits;
 use ipc::edge::control::RunnerConfigure;
-use ipc::edge::host_runner::Run;
+use ipc::edge::host_runner::Program;
 use rustix::process::{Resource, getrlimit};
 
 use crate::environment;
@@ -18,6 +18,8 @@ pub(crate) struct Allowed {
     environment: Vec<(String, String)>,
     workdir: PathBuf,
     limits: Limits,
+    /// Patterns of variables that no request sets.
+    strip_env: Vec<String>,
 }
 
 /// A program ready to be executed.
@@ -56,7 +58,8 @@ impl Allowed {
         }
         let limits = limits(&configure.limits);
         let workdir = PathBuf::from(&configure.workdir);
-        Ok(Allowed { programs, environment: configure.environment.clone(), workdir, limits })
+        let (environment, strip_env) = (configure.environment.clone(), configure.strip_env.clone());
+        Ok(Allowed { programs, environment, workdir, limits, strip_env })
     }
 
     /// The files of the list.
@@ -69,6 +72,11 @@ impl Allowed {
         &self.workdir
     }
 
+    /// The names that a request gives and no request may set.
+    pub(crate) fn dropped(&self, request: &[(String, String)]) -> Vec<String> {
+        environment::dropped(request, &self.strip_env)
+    }
+
     /// What a program may use up.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
@@ -78,13 +86,14 @@ impl Allowed {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub(crate) fn command(&self, run: &Run) -> Result<Command<'_>, Refusal> {
-        let program = self.programs.get(&run.program).ok_or(Refusal::NotAllowed)?;
-        if run.args.iter().any(|argument| argument.contains('\0')) {
+    pub(crate) fn command(&self, asked: &Program) -> Result<Command<'_>, Refusal> {
+        let program = self.programs.get(&asked.name).ok_or(Refusal::NotAllowed)?;
+        if asked.args.iter().any(|argument| argument.contains('\0')) {
             return Err(Refusal::Unusable("an argument holds a NUL byte"));
         }
-        let arguments = std::iter::once(&run.program).chain(&run.args).map(OsString::from).collect();
-        let environment = environment::compose(&self.environment, &run.env).map_err(Refusal::Unusable)?;
+        let arguments = std::iter::once(&asked.name).chain(&asked.args).map(OsString::from).collect();
+        let environment = environment::compose(&self.environment, &asked.env, &self.strip_env)
+            .map_err(Refusal::Unusable)?;
         Ok(Command { program, arguments, environment })
     }
 }
@@ -107,8 +116,9 @@ fn limits(asked: &ipc::edge::control::Limits) -> Limits {
 
 #[cfg(test)]
 mod tests {
+    use ipc::edge::control::Controllers;
+
     use super::*;
-    use ipc::types::RequestId;
 
     fn configure(programs: &[(&str, &str)]) -> RunnerConfigure {
         let limits = ipc::edge::control::Limits {
@@ -119,12 +129,21 @@ mod tests {
             processes: 1,
         };
         let programs = programs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-        RunnerConfigure { workdir: "/".into(), programs, environment: vec![], limits, leaves: 1 }
+        RunnerConfigure {
+            workdir: "/".into(),
+            programs,
+            environment: vec![],
+            limits,
+            leaves: 1,
+            controllers: Controllers::default(),
+            pids_max: 1,
+            strip_env: vec![],
+        }
     }
 
-    fn run(program: &str, args: &[&str]) -> Run {
+    fn run(name: &str, args: &[&str]) -> Program {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Run { id: RequestId(1), program: program.into(), args, env: vec![], stdin: false, timeout_ms: 1 }
+        Program { name: name.into(), args, env: vec![] }
     }
 
     #[test]

@@ -3,18 +3,39 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A leaf as three descriptors the broker opened; the runner could open none of them itself.
+use ipc::edge::control::Controllers;
+
+use crate::limits::{Counters, value};
+
+/// A leaf as the descriptors the broker opened; the runner could open none of them itself.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     procs: OwnedFd,
     kill: OwnedFd,
     events: OwnedFd,
+    /// `memory.events`
+    memory: Option<OwnedFd>,
+    /// `pids.events`
+    pids: Option<OwnedFd>,
 }
 
 impl Leaf {
-    /// Takes `cgroup.procs`, `cgroup.kill` and `cgroup.events` of one leaf, in this order.
-    pub(crate) fn new([procs, kill, events]: [OwnedFd; 3]) -> Self {
-        Leaf { procs, kill, events }
+    /// Takes `cgroup.procs`, `cgroup.kill` and `cgroup.events` of one leaf, then `memory.events` and `pids.events` where the
+    /// controllers are there, in this order; `None` for another number of files.
+    pub(crate) fn new(files: Vec<OwnedFd>, controllers: Controllers) -> Option<Self> {
+        let mut files = files.into_iter();
+        let (procs, kill, events) = (files.next()?, files.next()?, files.next()?);
+        let memory = if controllers.memory { Some(files.next()?) } else { None };
+        let pids = if controllers.pids { Some(files.next()?) } else { None };
+        files.next().is_none().then_some(Leaf { procs, kill, events, memory, pids })
+    }
+
+    /// What the kernel refused in this leaf, since it was made.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            memory: self.memory.as_ref().and_then(|file| counter(file, "oom_kill")),
+            pids: self.pids.as_ref().and_then(|file| counter(file, "max")),
+        }
     }
 
     /// `cgroup.procs`: a child writes `0` there before it executes anything.
@@ -50,6 +71,20 @@ impl Leaf {
             .map(|populated| !populated)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
+}
+
+/// One counter of a control file that is open.
+pub(crate) fn counter(file: &OwnedFd, name: &str) -> Option<u64> {
+    let mut buffer = [0; 256];
+    let length = rustix::io::pread(file, &mut buffer, 0).ok()?;
+    value(buffer.get(..length)?, name)
+}
+
+/// The one number of a control file that is open.
+pub(crate) fn number(file: &OwnedFd) -> Option<u64> {
+    let mut buffer = [0; 32];
+    let length = rustix::io::pread(file, &mut buffer, 0).ok()?;
+    std::str::from_utf8(buffer.get(..length)?).ok()?.trim().parse().ok()
 }
 
 fn populated(text: &[u8]) -> Option<bool> {

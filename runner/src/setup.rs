@@ -1,12 +1,12 @@
 //! From a confined process to one that runs programs: the orders that come first, and what is opened because of them.
 //!
-//! After [`prepare`] nothing is opened any more but `/dev/null`.
+//! After [`prepare`] nothing is opened any more but `/dev/null`, the runner's own `/proc` and sockets to the session's loopback.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use confine::programs::Dropped;
-use ipc::edge::control::{RoleControl, RunnerConfigure, RunnerOrder, ToRole};
+use ipc::edge::control::{Programs, RoleControl, RunnerConfigure, RunnerOrder, ToRole};
 use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
 use ipc::edge::runner_broker::RunnerToBroker;
 use ipc::types::Class;
@@ -14,9 +14,9 @@ use ipc::{Channel, ChannelError, Never};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::calls::Calls;
 use crate::command::Allowed;
 use crate::leaf::Leaf;
+use crate::leaves::{Leaves, Tasks};
 
 /// The most leaves a session has; more is a mistake of the broker's.
 const MOST_LEAVES: u32 = 256;
@@ -62,8 +62,10 @@ pub(crate) struct Session {
     pub(crate) broker: Channel<RunnerToBroker, Never>,
     /// Tells that a child ended.
     pub(crate) children: SignalFd,
-    /// What may run, and where.
-    pub(crate) calls: Calls,
+    /// What may run.
+    pub(crate) allowed: Allowed,
+    /// And where.
+    pub(crate) leaves: Leaves,
 }
 
 /// Takes the orders up to `Run` and prepares for programs; `None` if the session ends before that.
@@ -72,25 +74,27 @@ pub(crate) struct Session {
 /// [`SetupError`].
 pub(crate) fn prepare(
     mut control: RoleControl<RunnerOrder>,
-    class: Class,
+    programs: Programs,
 ) -> Result<Option<Session>, SetupError> {
     let Some((order, descriptors)) = next(&mut control)? else { return Ok(None) };
-    let (RunnerOrder::Configure(configure), Ok([host, broker])) = (order, <[_; 2]>::try_from(descriptors))
-    else {
+    let RunnerOrder::Configure(configure) = order else { return Err(SetupError::OutOfTurn) };
+    let mut descriptors = descriptors.into_iter();
+    let (Some(host), Some(broker)) = (descriptors.next(), descriptors.next()) else {
         return Err(SetupError::OutOfTurn);
     };
+    let tasks = descriptors.next().zip(descriptors.next());
+    let tasks = tasks.map(|(events, current)| Tasks { events, current, max: configure.pids_max });
     let host = Channel::from_descriptor(host)?;
     let broker = Channel::from_descriptor(broker)?;
-    let Some(leaves) = take_leaves(&mut control, configure.leaves)? else { return Ok(None) };
+    let Some(leaves) = take_leaves(&mut control, &configure)? else { return Ok(None) };
 
     let children = children().map_err(system("wait for children"))?;
     let allowed = Allowed::new(&configure).map_err(SetupError::Path)?;
-    let missing = restrict(&configure, &allowed, class)?;
+    let missing = restrict(&configure, &allowed, &programs)?;
     for path in missing {
         crate::say(&format!("programs get no {}: nothing is there", path.display()));
     }
-    let calls = Calls::new(allowed, leaves);
-    Ok(Some(Session { control, host, broker, children, calls }))
+    Ok(Some(Session { control, host, broker, children, allowed, leaves: Leaves::new(leaves, tasks) }))
 }
 
 /// Puts this process, and so every program, under the programs' Landlock layer: the runner needs nothing that programs do
@@ -101,9 +105,9 @@ pub(crate) fn prepare(
 fn restrict(
     configure: &RunnerConfigure,
     allowed: &Allowed,
-    class: Class,
+    programs: &Programs,
 ) -> Result<Vec<PathBuf>, SetupError> {
-    if class == Class::Advisory {
+    if programs.tier == Class::Advisory {
         return Ok(Vec::new());
     }
     let named = |names: &[&str]| -> Vec<PathBuf> {
@@ -115,8 +119,17 @@ fn restrict(
     };
     let mut writable = vec![allowed.workdir().to_owned()];
     writable.extend(named(&["HOME", "TMPDIR"]));
-    let readable = named(&["MURMUR_RUNTIME_DIR", "MURMUR_RECORDS_DIR"]);
-    let grants = confine::programs::Grants { writable, readable, programs: allowed.files() };
+    let shown = |list| programs.shown.iter().filter(move |shown| shown.list == list);
+    let mut readable = named(&["MURMUR_RUNTIME_DIR", "MURMUR_RECORDS_DIR"]);
+    readable.extend(shown(true).map(|shown| PathBuf::from(&shown.path)));
+    let grants = confine::programs::Grants {
+        writable,
+        writable_executes: programs.workdir_exec,
+        readable,
+        unlisted: shown(false).map(|shown| PathBuf::from(&shown.path)).collect(),
+        composed: programs.tier == Class::Sealed,
+        programs: allowed.files(),
+    };
     let granted = confine::programs::restrict(&grants)?;
     Ok(granted.dropped.into_iter().map(|Dropped(path)| path).collect())
 }
@@ -133,20 +146,23 @@ fn next(control: &mut RoleControl<RunnerOrder>) -> Result<Option<(RunnerOrder, V
     }
 }
 
-/// Takes exactly `count` leaves in the order of their numbers, then `Run`.
-fn take_leaves(control: &mut RoleControl<RunnerOrder>, count: u32) -> Result<Option<Vec<Leaf>>, SetupError> {
-    if count > MOST_LEAVES {
+/// Takes exactly as many leaves as were announced, in the order of their numbers, then `Run`.
+fn take_leaves(
+    control: &mut RoleControl<RunnerOrder>,
+    configure: &RunnerConfigure,
+) -> Result<Option<Vec<Leaf>>, SetupError> {
+    if configure.leaves > MOST_LEAVES {
         return Err(SetupError::OutOfTurn);
     }
     let mut leaves: Vec<Leaf> = Vec::new();
     loop {
         let Some((order, descriptors)) = next(control)? else { return Ok(None) };
         let here = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
-        match (order, <[OwnedFd; 3]>::try_from(descriptors)) {
-            (RunnerOrder::Leaf(number), Ok(files)) if number == here && number < count => {
-                leaves.push(Leaf::new(files));
+        match order {
+            RunnerOrder::Leaf { number, controllers } if number == here && number < configure.leaves => {
+                leaves.push(Leaf::new(descriptors, controllers).ok_or(SetupError::OutOfTurn)?);
             }
-            (RunnerOrder::Run, Err(_)) if here == count => return Ok(Some(leaves)),
+            RunnerOrder::Run if here == configure.leaves => return Ok(Some(leaves)),
             _ => return Err(SetupError::OutOfTurn),
         }
     }

@@ -5,10 +5,11 @@ use sha2::{Digest, Sha256};
 
 use crate::driver::Answer;
 use crate::fault::Fault;
+use crate::process::Place;
 use crate::prompt;
 use crate::response::{NoResponse, Response};
 use crate::session::{Phase, Session};
-use crate::text::clip;
+use crate::text::{RECORDED, clip};
 use crate::tools;
 
 /// How an attempt ended.
@@ -39,8 +40,11 @@ pub(crate) async fn attempt(session: &Session, task_id: &str, task: &str) -> Res
     for turn in 0..session.agent.max_turns {
         let request = prompt::request(&session.agent, &session.system, &session.tools, &messages);
         session.phase.set(Phase::Inference);
-        let answer =
-            session.caller.call(&session.agent, &session.directory, &session.agent.driver, request).await;
+        let place = Place { task_id: Some(task_id.to_owned()), turn: Some(turn), tool: None };
+        let answer = session
+            .caller
+            .call(&session.agent, &session.directory, &session.agent.driver, request, place)
+            .await;
         session.phase.set(Phase::Turn);
         session.turn.set(Some(turn));
         let response = match answer {
@@ -155,7 +159,7 @@ async fn report(
             output_tokens_actual: response.output_tokens,
             decision,
             stop_reason: clip(&response.stop_reason, 200),
-            tool_name: calls.first().map(|call| call.name.clone()),
+            tool_name: calls.first().map(|call| clip(&call.name, RECORDED)),
             shas,
             error,
         })

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipc::edge::host_broker::Agent;
+use tokio::sync::mpsc;
 use wasmtime::Store;
 
 use crate::http::{EgressLink, Hooks};
 use crate::load::bindings::exports::murmur::tool::run;
 use crate::load::{Components, Loaded};
+use crate::process::{Access, Ask, Place};
 use crate::results::SessionDirectory;
 use crate::stdio::Printed;
 use crate::store::{self, CallError, CallState};
@@ -32,10 +34,12 @@ pub(crate) struct Caller {
     pub(crate) components: Components,
     pub(crate) workdir: OwnedFd,
     pub(crate) egress: Arc<EgressLink>,
+    /// To whom `murmur:process` leads.
+    pub(crate) processes: mpsc::UnboundedSender<Ask>,
 }
 
 /// Host calls cannot be interrupted by the epoch; a call that sits in one is dropped this long after its deadline.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 impl Caller {
     /// Calls an artifact's `run`. What it prints is in a log below `session` afterwards, however the call ends.
@@ -48,6 +52,7 @@ impl Caller {
         session: &SessionDirectory,
         name: &str,
         input: String,
+        place: Place,
     ) -> Result<Answer, CallError> {
         let host = |reason: String| CallError::Host { artifact: name.to_owned(), reason };
         let loaded = self
@@ -61,7 +66,9 @@ impl Caller {
         let hooks = Hooks::new(Arc::clone(&self.egress), name, artifact.gateway_path.is_some());
         let printed = Printed::new(session, name);
         let context = wasi::context(agent, artifact, &printed);
-        let mut store = store::new(&self.components.engine, &agent.limits, context, hooks, Some(directory));
+        let processes = Access::new(place, self.processes.clone());
+        let engine = &self.components.engine;
+        let mut store = store::new(engine, &agent.limits, context, hooks, processes, Some(directory));
         let late = CallError::Deadline { artifact: name.to_owned(), seconds: agent.limits.deadline_seconds };
         let patience = store::allowed(&agent.limits) * 2 + GRACE;
         match tokio::time::timeout(patience, run(loaded, agent, &mut store, input)).await {

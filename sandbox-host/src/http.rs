@@ -1,4 +1,5 @@
-//! `wasi:http/outgoing-handler`, answered by egress: this process has no socket of its own.
+//! HTTP out, answered by egress: this process has no socket of its own. `wasi:http/outgoing-handler` for components, and what
+//! the runtime itself asks of a peer.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use handle::Address;
 use http_body::Frame;
 use http_body_util::BodyExt;
 use ipc::aio::AsyncSender;
@@ -112,6 +114,46 @@ impl WasiHttpHooks for Hooks {
                 .map_err(|_elapsed| Error::HttpResponseTimeout)?
         })
     }
+}
+
+/// Asks a peer for what `purpose` says; egress makes the request of it. The answer's body is bounded by nothing yet.
+///
+/// # Errors
+/// [`Error::HttpRequestDenied`] if no list allows the peer, else whatever went wrong; also if no head came in time.
+pub(crate) async fn ask_peer(
+    link: &EgressLink,
+    purpose: Purpose,
+    peer: &Address,
+    patience: Duration,
+) -> Result<http::Response<WasiBody>, Error> {
+    let message = HttpRequest {
+        id: RequestId(link.next.fetch_add(1, Ordering::Relaxed)),
+        purpose,
+        method: "GET".to_owned(),
+        scheme: if peer.tls { Scheme::Https } else { Scheme::Http },
+        host: peer.host.clone(),
+        port: peer.port,
+        path: "/".to_owned(),
+        headers: Vec::new(),
+        timeout_ms: crate::ids::millis(patience),
+    };
+    let nothing = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let exchanged = tokio::time::timeout(patience, exchange(link, message, nothing)).await;
+    exchanged.map_err(|_elapsed| Error::HttpResponseTimeout)?.map(|(response, _)| response)
+}
+
+/// The bytes of a body; `None` if it breaks off or has more than `limit`.
+pub(crate) async fn read_whole(mut body: WasiBody, limit: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.ok()?.into_data() {
+            if data.len() > limit.saturating_sub(bytes.len()) {
+                return None;
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Some(bytes)
 }
 
 /// The request as egress takes it.

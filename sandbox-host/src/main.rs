@@ -1,7 +1,7 @@
 //! sandbox-host: runs the capsule's components under Wasmtime, the agent loop that calls them, and A2A.
 //!
 //! It holds three directories (workdir, session, runtime), the compiled components, which it maps before it seals itself,
-//! and its channels: to the broker (trace lines, ends of tasks), from the door (requests), to the runner (programs), to
+//! and its channels: to the broker (trace lines, ends of tasks, handles to mint), from the door (requests), to the runner (programs), to
 //! egress (HTTP). It has no network, starts no program, and has neither the minting key nor any API key; no compiler is
 //! linked into it. It believes the broker. It believes nothing a component, a client or an upstream says: their text is
 //! fenced before a model sees it, their time and memory are bounded. A door or an egress that dies is replaced; a peer that
@@ -9,23 +9,33 @@
 
 mod a2a;
 mod agent_loop;
+mod budget;
+mod capture;
+mod card;
 mod door;
 mod driver;
 mod ending;
 mod events;
 mod fault;
 mod fence;
+mod fetch_peer_file;
+mod gate;
 mod http;
 mod ids;
 mod load;
 mod orders;
+mod peer_in;
+mod policy;
+mod process;
 mod prompt;
 mod queue;
+mod read_only;
 mod response;
 mod results;
 mod runner;
 mod serve;
 mod session;
+mod share_file;
 mod shell;
 mod stdio;
 mod store;

@@ -1,6 +1,7 @@
 //! Files this process writes into the session directory: the last result, and logs of long output. Programs can write there
-//! too, so nothing is opened through a link and nothing of theirs is overwritten in place.
+//! too, so nothing is opened through a link and nothing of theirs is overwritten in place. No file holds a peer handle.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,14 @@ impl SessionDirectory {
     pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(SessionDirectory { root: openat(CWD, path, flags, Mode::empty())? })
+    }
+
+    /// The directory itself, for one who only looks.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn root(&self) -> std::io::Result<OwnedFd> {
+        self.root.try_clone()
     }
 
     /// Replaces `out/result.txt`.
@@ -76,7 +85,22 @@ impl SessionDirectory {
 fn create(directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::from_raw_mode(0o600))?;
-    File::from(file).write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    File::from(file)
+        .write_all(&redacted(bytes))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// The bytes with `<handle:<handle_id>>` for every handle. A handle is ASCII: none extends over bytes that are no text.
+fn redacted(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if !bytes.windows(handle::TAG.len()).any(|window| window == handle::TAG.as_bytes()) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut out = Vec::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.extend_from_slice(handle::redact(chunk.valid()).as_bytes());
+        out.extend_from_slice(chunk.invalid());
+    }
+    Cow::Owned(out)
 }
 
 #[cfg(test)]
@@ -106,5 +130,18 @@ mod tests {
         assert_eq!(session.write_log("shell", 7, b"a").unwrap(), "shell-7.log");
         assert_eq!(session.write_log("shell", 7, b"b").unwrap(), "shell-8.log");
         assert_eq!(std::fs::read(folder.path().join("logs/shell-7.log")).unwrap(), b"a");
+    }
+
+    #[test]
+    fn no_file_holds_a_handle() {
+        let folder = Folder::new();
+        let session = SessionDirectory::open(folder.path()).unwrap();
+        let id = handle::handle_id("mh1.eyJ9.AAAA");
+        session.write_log("shell", 1, b"\xffmh1.eyJ9.AAAA\xfe mh1. \xff").unwrap();
+        let log = std::fs::read(folder.path().join("logs/shell-1.log")).unwrap();
+        assert_eq!(log, [b"\xff<handle:", id.as_bytes(), b">\xfe mh1. \xff"].concat());
+        session.write_result("take mh1.eyJ9.AAAA").unwrap();
+        let result = std::fs::read_to_string(folder.path().join("out/result.txt")).unwrap();
+        assert_eq!(result, format!("take <handle:{id}>"));
     }
 }

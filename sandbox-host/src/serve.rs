@@ -13,12 +13,14 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use wasmtime::Engine;
 
+use crate::budget::{self, Budget};
 use crate::driver::Caller;
 use crate::events::BrokerLink;
 use crate::fault::Fault;
 use crate::http::EgressLink;
 use crate::load::{self, Components};
 use crate::orders::{Peers, Signal, Wired};
+use crate::process::service;
 use crate::results::SessionDirectory;
 use crate::runner::RunnerLink;
 use crate::session::Session;
@@ -37,6 +39,7 @@ pub(crate) struct Prepared {
     components: Components,
     workdir: OwnedFd,
     directory: SessionDirectory,
+    budget: Budget,
 }
 
 /// Loads the components and opens the directories; needs executable pages and paths for the last time.
@@ -56,7 +59,10 @@ pub(crate) fn prepare(
     let workdir = rustix::fs::openat(CWD, workdir, flags, Mode::empty())
         .map_err(|errno| format!("workdir: {errno}"))?;
     let directory = SessionDirectory::open(session).map_err(|errno| format!("session directory: {errno}"))?;
-    Ok(Prepared { wired, components, workdir, directory })
+    let kept = || -> std::io::Result<Vec<OwnedFd>> { Ok(vec![workdir.try_clone()?, directory.root()?]) };
+    let kept = kept().map_err(|error| format!("workdir: {error}"))?;
+    let budget = Budget::new(wired.agent.workdir_max_bytes, kept);
+    Ok(Prepared { wired, components, workdir, directory, budget })
 }
 
 /// Serves the session to its end. The process is sealed; from here on it has threads.
@@ -79,19 +85,21 @@ pub(crate) fn serve(control: RoleControl<HostOrder>, prepared: Prepared) -> Resu
 
 async fn live(control: RoleControl<HostOrder>, prepared: Prepared) -> Result<(), Fault> {
     let own = |error: ipc::ChannelError| Fault::Own(error.to_string());
-    let Prepared { wired, components, workdir, directory } = prepared;
+    let Prepared { wired, components, workdir, directory, budget } = prepared;
     control.send(&FromRole::Sealed).map_err(|error| Fault::Broker(error.to_string()))?;
     let (_control, orders) = split(control).map_err(own)?;
     let (to_broker, from_broker) = split(wired.broker).map_err(own)?;
     let (to_runner, from_runner) = split(wired.runner).map_err(own)?;
     let egress = Arc::new(EgressLink::new());
-    let caller = Caller { components, workdir, egress: Arc::clone(&egress) };
+    let (processes, asks) = mpsc::unbounded_channel();
+    let caller = Caller { components, workdir, egress: Arc::clone(&egress), processes: processes.clone() };
     let session = Rc::new(Session::new(
         wired.agent,
         caller,
         BrokerLink::new(to_broker),
         RunnerLink::new(to_runner),
         directory,
+        budget,
     ));
     let (faults, mut faulted) = mpsc::unbounded_channel();
     let (signals, mut signalled) = mpsc::unbounded_channel();
@@ -106,6 +114,8 @@ async fn live(control: RoleControl<HostOrder>, prepared: Prepared) -> Result<(),
         fault = peers.follow(orders, signals) => Err(fault),
         fault = session.broker.receive(from_broker) => Err(fault),
         fault = session.runner.receive(from_runner) => Err(fault),
+        fault = service::serve(Rc::clone(&session), processes, asks) => Err(fault),
+        fault = budget::watch(&session) => Err(fault),
         Some(fault) = faulted.recv() => Err(fault),
         result = tasks(&session, &mut signalled) => result,
     }

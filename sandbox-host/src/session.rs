@@ -1,22 +1,27 @@
 //! A session's tasks, one after the other: activation, attempt, record, release.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ipc::edge::host_broker::{
-    Agent, CancelPhase, Event, ExitStatus, FailureCause, LoopEnded, Origin, TaskSource,
+    Agent, CancelPhase, Event, ExitStatus, FailureCause, LoopEnded, Origin, TaskSource, WorkdirSpent,
 };
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::agent_loop::{self, Outcome};
+use crate::budget::Budget;
 use crate::driver::Caller;
 use crate::ending::Ending;
 use crate::events::BrokerLink;
 use crate::fault::Fault;
 use crate::fence::fence;
 use crate::ids::{fresh, millis};
+use crate::policy::Hooks;
+use crate::process::table::Processes;
 use crate::queue::Queue;
+use crate::read_only::ReadOnly;
 use crate::results::SessionDirectory;
 use crate::runner::RunnerLink;
 use crate::tasks::{Incoming, State, Tasks};
@@ -48,7 +53,15 @@ pub(crate) struct Session {
     pub(crate) caller: Caller,
     pub(crate) broker: BrokerLink,
     pub(crate) runner: RunnerLink,
-    pub(crate) directory: SessionDirectory,
+    /// What tools started that goes on between their calls.
+    pub(crate) processes: Processes,
+    pub(crate) directory: Rc<SessionDirectory>,
+    /// What all of it may keep.
+    pub(crate) budget: Budget,
+    /// `capabilities.filesystem.read_only`.
+    pub(crate) read_only: ReadOnly,
+    /// The policy hooks.
+    pub(crate) hooks: Hooks,
     /// The system prompt and the tool array: the same bytes in every request.
     pub(crate) system: String,
     pub(crate) tools: Value,
@@ -62,6 +75,8 @@ pub(crate) struct Session {
     /// How the first task that did not complete ended.
     worst: Cell<Option<ExitStatus>>,
     stopping: Cell<bool>,
+    /// A task runs.
+    working: Cell<bool>,
     answers: Cell<usize>,
     /// Moves with every change of a task, of the queue or of `stopping`.
     changes: watch::Sender<u64>,
@@ -70,12 +85,16 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         agent: Agent,
-        caller: Caller,
+        mut caller: Caller,
         broker: BrokerLink,
         runner: RunnerLink,
         directory: SessionDirectory,
+        budget: Budget,
     ) -> Self {
+        let directory = Rc::new(directory);
         Session {
+            read_only: ReadOnly::new(&agent.read_only, agent.workdir.clone()),
+            hooks: Hooks::of(&mut caller, &agent, &directory),
             system: prompt::system(&agent),
             tools: tools::inventory(&agent),
             queue: RefCell::new(Queue::new(agent.acceptance, agent.sleep, agent.queue_depth)),
@@ -83,7 +102,9 @@ impl Session {
             caller,
             broker,
             runner,
+            processes: Processes::default(),
             directory,
+            budget,
             tasks: RefCell::default(),
             counters: RefCell::default(),
             phase: Cell::new(Phase::Turn),
@@ -91,6 +112,7 @@ impl Session {
             totals: RefCell::default(),
             worst: Cell::new(None),
             stopping: Cell::new(false),
+            working: Cell::new(false),
             answers: Cell::new(0),
             changes: watch::Sender::new(0),
         }
@@ -125,6 +147,11 @@ impl Session {
         self.when(|| (self.answers.get() == 0).then_some(())).await;
     }
 
+    /// Whether anything runs that could write.
+    pub(crate) fn is_active(&self) -> bool {
+        self.working.get() || self.processes.running() > 0
+    }
+
     /// Takes no more work and cancels what runs.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
@@ -147,6 +174,7 @@ impl Session {
             }
         }
         self.refuse_waiting().await?;
+        self.processes.end(self).await?;
         let totals = *self.totals.borrow();
         self.broker
             .loop_ended(LoopEnded {
@@ -156,6 +184,7 @@ impl Session {
                 output_tokens: totals.output_tokens,
                 tool_calls: totals.tool_calls,
                 shell_calls: totals.shell_calls,
+                spent: self.budget.spent(),
             })
             .await
     }
@@ -170,7 +199,8 @@ impl Session {
             IDLE
         };
         let look = || {
-            if self.stopping.get() { Some(None) } else { self.queue.borrow_mut().next().map(Some) }
+            let over = self.stopping.get() || self.budget.spent().is_some();
+            if over { Some(None) } else { self.queue.borrow_mut().next().map(Some) }
         };
         // A task that is there is taken even where there is no patience at all.
         if let Some(found) = look() {
@@ -182,6 +212,8 @@ impl Session {
     async fn refuse_waiting(&self) -> Result<(), Fault> {
         let reason = if self.stopping.get() {
             "task rejected: the session was stopped before this task started"
+        } else if self.budget.spent().is_some() {
+            "task rejected: the session keeps more than capabilities.resources.workdir_max_bytes"
         } else {
             "task rejected: the session ended before this task started"
         };
@@ -211,6 +243,7 @@ impl Session {
         self.phase.set(Phase::Turn);
         self.turn.set(None);
         self.tasks.borrow_mut().advance(id, State::Working, None, None);
+        self.working.set(true);
         self.changed();
         self.broker
             .event(Event::TaskStart {
@@ -224,6 +257,7 @@ impl Session {
             .await?;
         let outcome = self.attempt(id, &incoming).await?;
         self.runner.quiesce().await?;
+        self.working.set(false);
         let ending = Ending::of(outcome, &self.agent);
         if let Err(errno) = self.directory.write_result(&ending.result) {
             // The record is a convenience for programs; the task's outcome does not depend on it.
@@ -250,15 +284,24 @@ impl Session {
         } else {
             fence(&format!("task:{}", origin_word(incoming.origin)), &incoming.text)
         };
-        let canceled = || {
-            let accepted = self.tasks.borrow().get(id).is_some_and(|task| task.cancel);
-            (accepted || self.stopping.get()).then_some(())
-        };
+        let canceled = || self.is_canceled(id).then_some(());
         tokio::select! {
             biased;
             () = self.when(canceled) => Ok(Outcome::Canceled),
+            spent = self.when(|| self.budget.spent()) => Ok(self.spent(spent)),
             outcome = agent_loop::attempt(self, id, &text) => outcome,
         }
+    }
+
+    /// How a task ends that ran while too much was kept.
+    fn spent(&self, spent: WorkdirSpent) -> Outcome {
+        let reason = format!("E-RUN-013: {}", self.budget.reason(spent));
+        Outcome::Failed { turn: self.turn.get(), cause: FailureCause::RuntimeError, reason }
+    }
+
+    /// Whether a task was cancelled, or everything is.
+    pub(crate) fn is_canceled(&self, id: &str) -> bool {
+        self.stopping.get() || self.tasks.borrow().get(id).is_some_and(|task| task.cancel)
     }
 
     async fn record_end(&self, id: &str, ending: &Ending, started: Instant) -> Result<(), Fault> {

@@ -1,19 +1,18 @@
 //! The tool of one allowed program: how its command becomes arguments, and what the model gets to see of its output.
 
-use std::cell::RefCell;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::pipe::{PipeFlags, pipe_with};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
-use tokio::task::{JoinHandle, spawn_local};
+use ipc::codec::MAX_PACKET;
+use ipc::edge::host_runner::Program;
+use ipc::types::ResourceLimit;
 
+use crate::capture::{Capture, Captured, NoPipe};
 use crate::fault::Fault;
+use crate::gate::{self, Refusal, Wanted};
 use crate::ids::millis;
 use crate::results::SessionDirectory;
-use crate::runner::{Ended, RunnerLink};
+use crate::runner::{self, Ended, Finished};
+use crate::session::Session;
 
 /// Programs that take a whole script.
 const INTERPRETERS: [&str; 6] = ["bash", "sh", "zsh", "fish", "dash", "ksh"];
@@ -21,8 +20,6 @@ const INTERPRETERS: [&str; 6] = ["bash", "sh", "zsh", "fish", "dash", "ksh"];
 pub(crate) const SHOWN: usize = 16 * 1024;
 /// Bytes of each stream that are kept; what comes after is read, counted and dropped.
 const KEPT: usize = 16 * 1024 * 1024;
-/// How long a pipe may stay open after its program and all it started are dead.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// Whether a program's tool takes a whole script.
 pub(crate) fn takes_script(program: &str) -> bool {
@@ -34,6 +31,8 @@ pub(crate) fn takes_script(program: &str) -> bool {
 pub(crate) enum Outcome {
     /// It ran; a non-zero exit code is data.
     Ran(Ran),
+    /// The gate did not let it start.
+    Refused(Refusal),
     /// It did not run, and why.
     DidNot(String),
 }
@@ -50,6 +49,10 @@ pub(crate) struct Ran {
     pub(crate) stdout_bytes: u64,
     pub(crate) stderr_bytes: u64,
     pub(crate) duration_ms: u64,
+    /// Names of variables that were not set.
+    pub(crate) env_dropped: Vec<String>,
+    /// The one limit that it is known to have hit.
+    pub(crate) resource_limit: Option<ResourceLimit>,
 }
 
 /// Runs a command of a program's tool.
@@ -57,28 +60,40 @@ pub(crate) struct Ran {
 /// # Errors
 /// [`Fault::Runner`] if the runner is gone.
 pub(crate) async fn run(
-    runner: &RunnerLink,
-    directory: &SessionDirectory,
+    session: &Session,
     program: &str,
     command: &str,
+    turn: u32,
+    task_id: &str,
     timeout: Duration,
 ) -> Result<Outcome, Fault> {
+    let did_not = |reason: &str| Outcome::DidNot(format!("'{program}' could not be started: {reason}"));
+    if command.len() > MAX_PACKET {
+        return Ok(did_not(runner::TOO_LARGE));
+    }
     let args = match arguments(program, command) {
         Ok(args) => args,
         Err(reason) => return Ok(Outcome::DidNot(reason)),
     };
+    let asked = Program { name: program.to_owned(), args, env: Vec::new() };
+    if !runner::fits(&asked) {
+        return Ok(did_not(runner::TOO_LARGE));
+    }
+    let wanted = Wanted { program, args: &asked.args, task_id: Some(task_id), turn };
+    if let Err(refusal) = gate::pass(session, &wanted).await {
+        return Ok(Outcome::Refused(refusal));
+    }
     let started = Instant::now();
-    let (stdout, stdout_writer) = Capture::start()?;
-    let (stderr, stderr_writer) = Capture::start()?;
-    let ended = runner.run(program, args, timeout, stdout_writer, stderr_writer).await?;
-    let (exit_code, timed_out) = match ended {
-        Ended::Finished { exit_code, timed_out } => (exit_code, timed_out),
-        Ended::NotAllowed => {
-            return Ok(Outcome::DidNot(format!("'{program}' is not in capabilities.shell.allow")));
-        }
-        Ended::Failed(reason) => {
-            return Ok(Outcome::DidNot(format!("'{program}' could not be started: {reason}")));
-        }
+    let pipes = || Ok::<_, NoPipe>((Capture::start(KEPT)?, Capture::start(KEPT)?));
+    let ((stdout, stdout_writer), (stderr, stderr_writer)) = match pipes() {
+        Ok(pipes) => pipes,
+        Err(error) => return Ok(did_not(&error.to_string())),
+    };
+    let ended = session.runner.run(asked, timeout, None, [stdout_writer, stderr_writer]).await?;
+    let Finished { exit_code, timed_out, env_dropped, resource_limit } = match ended {
+        Ended::Finished(finished) => finished,
+        Ended::NotAllowed => return Ok(Outcome::Refused(gate::not_allowed(program))),
+        Ended::Failed(reason) => return Ok(did_not(&reason)),
     };
     let (stdout, stderr) = (stdout.finish().await, stderr.finish().await);
     let line = if takes_script(program) { command.to_owned() } else { format!("{program} {command}") };
@@ -86,13 +101,16 @@ pub(crate) async fn run(
     if timed_out {
         text.push_str(&format!("Killed: the command ran longer than {} seconds\n", timeout.as_secs()));
     }
+    if let Some(limit) = resource_limit {
+        text.push_str(&format!("E-RUN-011: it hit capabilities.resources.{}\n", limit.as_str()));
+    }
     let log = if stdout.total.max(stderr.total) > SHOWN as u64 {
-        Some(write_log(directory, &line, exit_code, &stdout, &stderr))
+        Some(write_log(&session.directory, &line, exit_code, &stdout, &stderr))
     } else {
         None
     };
     for (name, stream) in [("Stdout", &stdout), ("Stderr", &stderr)] {
-        text.push_str(&format!("{name}:\n{}", stream.shown()));
+        text.push_str(&format!("{name}:\n{}", shown(stream)));
         if stream.total > SHOWN as u64 {
             let whole = match &log {
                 Some(Ok(path)) => format!("the full output is in {path}"),
@@ -112,6 +130,8 @@ pub(crate) async fn run(
         stdout_bytes: stdout.total,
         stderr_bytes: stderr.total,
         duration_ms: millis(started.elapsed()),
+        env_dropped,
+        resource_limit,
     }))
 }
 
@@ -190,64 +210,13 @@ fn write_log(
     Ok(format!("$MURMUR_RECORDS_DIR/logs/{name}"))
 }
 
-/// What was read of one stream.
-#[derive(Debug, Default, Clone)]
-struct Captured {
-    bytes: Vec<u8>,
-    total: u64,
-}
-
-impl Captured {
-    /// The beginning, ended by a line feed unless empty. Bytes that are no UTF-8 become U+FFFD.
-    fn shown(&self) -> String {
-        let mut text = String::from_utf8_lossy(self.bytes.get(..SHOWN).unwrap_or(&self.bytes)).into_owned();
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-        text
+/// The beginning of a stream, ended by a line feed unless empty. Bytes that are no UTF-8 become U+FFFD.
+fn shown(stream: &Captured) -> String {
+    let mut text = String::from_utf8_lossy(stream.bytes.get(..SHOWN).unwrap_or(&stream.bytes)).into_owned();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
     }
-}
-
-/// A pipe being read to its end.
-struct Capture {
-    captured: Rc<RefCell<Captured>>,
-    reader: JoinHandle<()>,
-}
-
-impl Capture {
-    /// Makes the pipe and starts reading: the writing end is for the program.
-    fn start() -> Result<(Self, OwnedFd), Fault> {
-        let own = |error: std::io::Error| Fault::Own(format!("a pipe could not be made: {error}"));
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
-        let reader = pipe::Receiver::from_owned_fd(reader).map_err(own)?;
-        let captured = Rc::new(RefCell::new(Captured::default()));
-        let reader = spawn_local(drain(reader, Rc::clone(&captured)));
-        Ok((Capture { captured, reader }, writer))
-    }
-
-    /// What was read once the pipe has ended, or after [`DRAIN`] if something outside the runner's reach holds it.
-    async fn finish(mut self) -> Captured {
-        if tokio::time::timeout(DRAIN, &mut self.reader).await.is_err() {
-            self.reader.abort();
-        }
-        self.captured.take()
-    }
-}
-
-impl Drop for Capture {
-    fn drop(&mut self) {
-        self.reader.abort();
-    }
-}
-
-async fn drain(mut reader: pipe::Receiver, captured: Rc<RefCell<Captured>>) {
-    let mut chunk = vec![0; 64 * 1024];
-    while let Ok(count @ 1..) = reader.read(&mut chunk).await {
-        let mut captured = captured.borrow_mut();
-        captured.total += count as u64;
-        let keep = count.min(KEPT.saturating_sub(captured.bytes.len()));
-        captured.bytes.extend_from_slice(chunk.get(..keep).unwrap_or_default());
-    }
+    text
 }
 
 #[cfg(test)]

@@ -100,6 +100,13 @@ impl AsyncWrite for Sink {
     }
 }
 
+/// Both output streams of a component.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Sinks {
+    stdout: Sink,
+    stderr: Sink,
+}
+
 /// The output of one call. Its log is written when it is dropped: a call that is cancelled ends in no other way.
 pub(crate) struct Printed<'a> {
     directory: &'a SessionDirectory,
@@ -110,12 +117,18 @@ pub(crate) struct Printed<'a> {
 
 impl<'a> Printed<'a> {
     pub(crate) fn new(directory: &'a SessionDirectory, artifact: &'a str) -> Self {
-        Printed { directory, artifact, stdout: Sink::default(), stderr: Sink::default() }
+        Printed::into(directory, artifact, &Sinks::default())
     }
 
-    /// The log, unless nothing was printed. What is counted comes first, where no guest can have written it.
+    /// The output of one call of a component that outlives it; what was printed between two calls belongs to the later.
+    pub(crate) fn into(directory: &'a SessionDirectory, artifact: &'a str, sinks: &Sinks) -> Self {
+        Printed { directory, artifact, stdout: sinks.stdout.clone(), stderr: sinks.stderr.clone() }
+    }
+
+    /// Takes what was printed: the log, unless there is nothing. What is counted comes first, where no guest can have written it.
     fn log(&self) -> Option<Vec<u8>> {
-        let (stdout, stderr) = (self.stdout.kept(), self.stderr.kept());
+        let (stdout, stderr) =
+            (std::mem::take(&mut *self.stdout.kept()), std::mem::take(&mut *self.stderr.kept()));
         if stdout.bytes.is_empty() && stderr.bytes.is_empty() {
             return None;
         }

@@ -10,11 +10,13 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use crate::http::Hooks;
+use crate::process::Access;
 
 /// Milliseconds between two counts of the epoch.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// Host-side resources (files, streams, requests) one call may hold at a time.
-const MAX_RESOURCES: usize = 10_000;
+/// Host-side resources (files, streams, requests) one call may hold at a time. Most are a descriptor, and this process has 4096,
+/// of which clients and programs need some.
+const MAX_RESOURCES: usize = 2_000;
 /// Linear memories and tables of one call; their sizes are bounded in sum.
 const MAX_MEMORIES: usize = 100;
 
@@ -25,6 +27,8 @@ pub(crate) struct CallState {
     http: WasiHttpCtx,
     hooks: Hooks,
     limiter: Limiter,
+    /// The way to programs.
+    pub(crate) processes: Access,
     deadline: Instant,
     out_of_time: bool,
     /// The directory the guest sees as `.`.
@@ -61,6 +65,7 @@ pub(crate) fn new(
     limits: &ComponentLimits,
     wasi: WasiCtx,
     hooks: Hooks,
+    processes: Access,
     directory: Option<File>,
 ) -> Store<CallState> {
     let mut table = ResourceTable::new();
@@ -71,6 +76,7 @@ pub(crate) fn new(
         http: WasiHttpCtx::new(),
         hooks,
         limiter: Limiter { limits: *limits, memory: 0, tables: 0, hit: None },
+        processes,
         deadline: Instant::now(),
         out_of_time: false,
         directory,
@@ -106,6 +112,11 @@ pub(crate) fn allowed(limits: &ComponentLimits) -> Duration {
 }
 
 impl CallState {
+    /// When the time of the step that runs is over.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// Both things `preopens` needs.
     pub(crate) fn preopens(&mut self) -> (&mut ResourceTable, Option<&File>) {
         (&mut self.table, self.directory.as_ref())

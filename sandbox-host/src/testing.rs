@@ -6,6 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ipc::edge::host_broker::{Acceptance, Agent, Artifact, Capture, ComponentLimits, Role};
 use ipc::types::Class;
 
+const LIMITS: ComponentLimits = ComponentLimits {
+    memory_bytes: 64 * 1024 * 1024,
+    table_elements: 10_000,
+    instances: 100,
+    deadline_seconds: 5,
+};
+
 /// An agent with one driver and no programs.
 pub(crate) fn agent() -> Agent {
     Agent {
@@ -23,6 +30,7 @@ pub(crate) fn agent() -> Agent {
             config: None,
             gateway_path: None,
             scope: vec![],
+            hook: None,
         }],
         driver: "driver".into(),
         model: "test-model".into(),
@@ -36,15 +44,15 @@ pub(crate) fn agent() -> Agent {
         sleep: false,
         queue_depth: 1,
         task: None,
-        limits: ComponentLimits {
-            memory_bytes: 64 * 1024 * 1024,
-            table_elements: 10_000,
-            instances: 100,
-            deadline_seconds: 5,
-        },
+        limits: LIMITS,
+        hook_limits: LIMITS,
+        read_only: vec![],
+        workdir_max_bytes: 1 << 30,
         capture: Capture::Meta,
         workdir: "/workdir".into(),
         network_allow: vec![],
+        share_file: false,
+        fetch_peer_file: None,
     }
 }
 

@@ -1,5 +1,8 @@
 //! Text cut to a bound.
 
+/// Bytes of what a component or a model wrote that a line of the trace repeats.
+pub(crate) const RECORDED: usize = 4096;
+
 /// At most `limit` bytes of `text`, cut on a character boundary; a cut one says so within the limit.
 pub(crate) fn clip(text: &str, limit: usize) -> String {
     const MARK: &str = " [cut]";

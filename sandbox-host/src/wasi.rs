@@ -13,6 +13,7 @@ use wasmtime_wasi::WasiCtx;
 use wasmtime_wasi::filesystem::{Descriptor, Dir, OpenMode};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 
+use crate::load::bindings::murmur::process::process;
 use crate::load::bindings::murmur::stream::events;
 use crate::stdio::Printed;
 use crate::store::CallState;
@@ -34,6 +35,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<CallState>> {
     })?;
     linker.allow_shadowing(false);
     events::add_to_linker::<CallState, HasSelf<CallState>>(&mut linker, |state| state)?;
+    process::add_to_linker::<CallState, HasSelf<CallState>>(&mut linker, |state| state)?;
     Ok(linker)
 }
 
@@ -66,6 +68,17 @@ pub(crate) fn context(agent: &Agent, artifact: &Artifact, printed: &Printed<'_>)
     let mut builder = WasiCtx::builder();
     builder.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
     builder.envs(&environment(agent, artifact));
+    builder.stdout(printed.stdout.clone()).stderr(printed.stderr.clone());
+    builder.build()
+}
+
+/// A hook's context: its own configuration, and nothing of the host's or the session's.
+pub(crate) fn hook_context(artifact: &Artifact, printed: &Printed<'_>) -> WasiCtx {
+    let mut builder = WasiCtx::builder();
+    builder.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
+    if let Some(config) = &artifact.config {
+        builder.env("MURMUR_ARTIFACT_CONFIG", config);
+    }
     builder.stdout(printed.stdout.clone()).stderr(printed.stderr.clone());
     builder.build()
 }

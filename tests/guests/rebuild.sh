@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 
-for guest in spin-driver fetch-driver file-tool; do
+for guest in spin-driver fetch-driver file-tool policy-hook process-tool; do
     output=$here/$guest/artifact/capsule.wasm
     [ -z "$into" ] || output=$into/$guest.wasm
     # shellcheck disable=SC2086 # two words or none

@@ -21,9 +21,11 @@ pub fn directory() -> PathBuf {
     let directory = match std::env::var_os("CAPSULE_BROKER_BIN") {
         Some(directory) => PathBuf::from(directory),
         None => {
-            // target/debug/deps/<test>
-            let test = std::env::current_exe().expect("the test knows its own path");
-            test.ancestors().nth(3).expect("the test lies in a target directory").join("release")
+            // target/<profile>/deps/<test>, or target/<profile>/<program>
+            let own = std::env::current_exe().expect("the test knows its own path");
+            let profile = own.ancestors().skip(1).find(|folder| !folder.ends_with("deps"));
+            let target = profile.and_then(Path::parent).expect("the test lies in a target directory");
+            target.join("release")
         }
     };
     assert!(

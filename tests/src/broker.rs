@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::capsule::Capsule;
 use crate::process::{self, Process, Signal};
 use crate::remains::{self, Footprint};
+use crate::temporary::OWNER;
 use crate::{binaries, host};
 
 /// How long a launch may take: the first one of a capsule compiles its component.
@@ -28,6 +29,22 @@ pub struct Launch {
     folder: PathBuf,
     arguments: Vec<OsString>,
     accept_missing: bool,
+    descriptors: Option<u32>,
+    installing: Option<(PathBuf, PathBuf)>,
+    dropping: Option<String>,
+    terminal: bool,
+    unheard: bool,
+    environment: Vec<(String, String)>,
+    behind: Option<String>,
+    user: Option<User>,
+    named_places: bool,
+}
+
+/// Who starts a broker, if not root.
+#[derive(Debug)]
+struct User {
+    group: Option<PathBuf>,
+    groups: Vec<u32>,
 }
 
 impl Launch {
@@ -49,7 +66,52 @@ impl Launch {
             folder: folder.to_owned(),
             arguments: Vec::new(),
             accept_missing: true,
+            descriptors: None,
+            installing: None,
+            dropping: None,
+            terminal: false,
+            unheard: false,
+            environment: Vec::new(),
+            behind: None,
+            user: None,
+            named_places: true,
         }
+    }
+
+    /// Starts the broker as [`temporary::OWNER`] with these supplementary groups, in a control group if one is named. The
+    /// folder that holds the broker's directories becomes that user's.
+    ///
+    /// # Panics
+    /// If the folder or the binaries cannot be made that user's.
+    #[must_use]
+    pub fn as_user(mut self, group: Option<&Path>, groups: &[u32]) -> Self {
+        std::os::unix::fs::chown(&self.folder, Some(OWNER), Some(OWNER)).expect("the folder's owner");
+        // A checkout may lie where others have no way to.
+        let readable = self.folder.join("binaries");
+        if !readable.exists() {
+            fs::create_dir(&readable).expect("a folder");
+            for name in binaries::SIBLINGS.into_iter().chain(["broker"]) {
+                binaries::copy(&self.binaries.join(name), &readable.join(name));
+            }
+        }
+        self.binaries = readable;
+        self.user = Some(User { group: group.map(Path::to_owned), groups: groups.to_vec() });
+        self
+    }
+
+    /// Has a shell script, which ends in `exec … "$@"`, start the broker; root runs it.
+    #[must_use]
+    pub fn behind(mut self, script: &str) -> Self {
+        self.behind = Some(script.to_owned());
+        self
+    }
+
+    /// Names no directory of the broker's: its environment does, by the variables of the XDG specification. They are those
+    /// of [`Launch::directory`].
+    #[must_use]
+    pub fn in_xdg_places(mut self) -> Self {
+        self.named_places = false;
+        self
     }
 
     /// Adds arguments.
@@ -80,6 +142,50 @@ impl Launch {
         self
     }
 
+    /// Allows the broker and every process of the session so many descriptors, and no more.
+    #[must_use]
+    pub fn descriptors(mut self, most: u32) -> Self {
+        self.descriptors = Some(most);
+        self
+    }
+
+    /// Puts a program into a directory of the host, on a file system that the broker and what it starts alone see; beside it
+    /// is a file `everybodys` that every user may write.
+    #[must_use]
+    pub fn installing(mut self, program: &Path, directory: &Path) -> Self {
+        self.installing = Some((program.to_owned(), directory.to_owned()));
+        self
+    }
+
+    /// Starts the broker without a capability, `sys_admin` for example.
+    #[must_use]
+    pub fn without_capability(mut self, capability: &str) -> Self {
+        self.dropping = Some(capability.to_owned());
+        self
+    }
+
+    /// Gives the broker a terminal for standard output and error; [`Ended::stdout`] holds what it showed there.
+    #[must_use]
+    pub fn on_a_terminal(mut self) -> Self {
+        self.terminal = true;
+        self
+    }
+
+    /// Gives the broker variables besides `PATH`.
+    #[must_use]
+    pub fn environment(mut self, variables: &[(&str, &str)]) -> Self {
+        let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        self.environment.extend(owned);
+        self
+    }
+
+    /// Gives the broker a standard error that takes nothing.
+    #[must_use]
+    pub fn unheard(mut self) -> Self {
+        self.unheard = true;
+        self
+    }
+
     /// Where the broker keeps what the name says: `state`, `cache` or `run`.
     #[must_use]
     pub fn directory(&self, name: &str) -> PathBuf {
@@ -87,9 +193,42 @@ impl Launch {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(self.binaries.join("broker"));
+        let broker = self.words();
+        let shell = |script: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script, "sh"]);
+            shell
+        };
+        let mut command = match (self.descriptors, &self.installing, &self.dropping) {
+            (None, None, None) => {
+                let (first, rest) = broker.split_first().expect("a command");
+                let mut command = Command::new(first);
+                command.args(rest);
+                command
+            }
+            (Some(most), ..) => {
+                let mut shell = shell(&format!("ulimit -n {most} && exec \"$@\""));
+                shell.args(broker);
+                shell
+            }
+            (None, Some((program, directory)), _) => {
+                let mut unshare = Command::new("unshare");
+                let script = "mount -t tmpfs -o mode=0755 none \"$2\" && cp \"$1\" \"$2\"/ && echo > \"$2\"/everybodys && \
+                              chmod 666 \"$2\"/everybodys && shift 2 && exec \"$@\"";
+                unshare
+                    .args(["--mount", "--", "sh", "-c", script, "sh"])
+                    .args([program, directory])
+                    .args(broker);
+                unshare
+            }
+            (None, None, Some(capability)) => {
+                let mut setpriv = Command::new("setpriv");
+                setpriv.arg(format!("--bounding-set=-{capability}")).arg("--").args(broker);
+                setpriv
+            }
+        };
         command.args(&self.arguments);
-        for name in ["state", "cache", "run"] {
+        for name in ["state", "cache", "run"].into_iter().filter(|_| self.named_places) {
             command.arg(format!("--{name}-dir")).arg(self.directory(name));
         }
         // Blocks of ids are locked in the run directory, and every test has its own.
@@ -100,8 +239,38 @@ impl Launch {
         }
         // Nothing of the tester's environment reaches the session; the path is what finds its programs.
         command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if !self.named_places {
+            for (name, place) in
+                [("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache"), ("XDG_RUNTIME_DIR", "run")]
+            {
+                fs::create_dir_all(self.directory(place)).expect("a directory");
+                crate::temporary::give(&self.directory(place), OWNER);
+                command.env(name, self.directory(place));
+            }
+        }
         command.stdin(Stdio::null());
-        command
+        if self.terminal { typed(&command) } else { command }
+    }
+
+    /// The broker and what comes before it.
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(script) = &self.behind {
+            words.extend(["sh", "-c", script, "sh"].map(OsString::from));
+        }
+        if let Some(user) = &self.user {
+            if let Some(group) = &user.group {
+                let script = "echo $$ > \"$1\"/cgroup.procs && shift && exec \"$@\"";
+                words.extend(["sh", "-c", script, "sh"].map(OsString::from));
+                words.push(group.into());
+            }
+            let setpriv = crate::ordinary::as_owner(&user.groups);
+            words.push(setpriv.get_program().to_owned());
+            words.extend(setpriv.get_args().map(OsString::from));
+        }
+        words.push(self.binaries.join("broker").into());
+        words
     }
 
     /// Starts the broker and waits for its ready line.
@@ -112,7 +281,9 @@ impl Launch {
     pub fn start(self) -> Session {
         let log = self.folder.join(format!("stderr-{}", unique()));
         let mut command = self.command();
-        command.stdout(Stdio::piped()).stderr(File::create(&log).expect("a log file"));
+        let stderr = if self.unheard { "/dev/full".into() } else { log.clone() };
+        let stderr = File::options().write(true).create(true).truncate(true).open(stderr);
+        command.stdout(Stdio::piped()).stderr(stderr.expect("a log file"));
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let stdout = child.stdout.take().expect("a pipe");
         let mut session =
@@ -135,6 +306,15 @@ impl Launch {
     /// If it does not end in time.
     #[must_use]
     pub fn run(self, patience: Duration) -> Ended {
+        self.run_and(patience, |_| ())
+    }
+
+    /// The same, and does something with the broker, by its process id, meanwhile.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    #[must_use]
+    pub fn run_and(self, patience: Duration, meanwhile: impl FnOnce(i32)) -> Ended {
         let (out, log) = (
             self.folder.join(format!("stdout-{}", unique())),
             self.folder.join(format!("stderr-{}", unique())),
@@ -142,6 +322,7 @@ impl Launch {
         let mut command = self.command();
         command.stdout(File::create(&out).expect("a file")).stderr(File::create(&log).expect("a log file"));
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        meanwhile(i32::try_from(child.id()).expect("a process id"));
         let status = wait(&mut child, patience);
         let read = |path: &Path| fs::read_to_string(path).expect("text");
         let ended = Ended { status, stdout: read(&out), stderr: read(&log) };
@@ -152,6 +333,18 @@ impl Launch {
         }
         ended
     }
+}
+
+/// The same command as typed at a terminal of its own.
+fn typed(command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
+    let line = format!("exec {}", quoted.collect::<Vec<_>>().join(" "));
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    script.stdin(Stdio::null());
+    script
 }
 
 fn unique() -> u32 {

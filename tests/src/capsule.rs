@@ -30,8 +30,27 @@ impl Capsule {
         Self { folder }
     }
 
+    /// One side of `examples/handoff`, with the reporter's work folder.
+    ///
+    /// # Panics
+    /// If the example cannot be copied.
+    #[must_use]
+    pub fn handoff(side: &str) -> Self {
+        let folder = Temporary::new();
+        let examples = checkout().join("examples");
+        let manifest = fs::read_to_string(examples.join("handoff").join(format!("{side}.yaml")));
+        // The copy has its artifacts beside it.
+        let manifest =
+            manifest.expect("the example's manifest").replace("../reporter/artifacts", "./artifacts");
+        fs::write(folder.path().join("murmur.yaml"), manifest).expect("the manifest");
+        temporary::copy_tree(&examples.join("reporter/artifacts"), &folder.path().join("artifacts"));
+        temporary::copy_tree(&examples.join("reporter/work"), &folder.path().join("work"));
+        temporary::give(&folder.path().join("work"), OWNER);
+        Self { folder }
+    }
+
     /// A capsule driven by one of `tests/guests`, which does what its tasks say; `out/` is exported and any number of tasks
-    /// is taken. `gateway` is the driver's endpoint, `tools` are more of the guests, `capabilities` is the inside of a YAML
+    /// is taken. `gateway` is the driver's endpoint, `tools` are more of the guests, hooks included (`GUEST=NAME` takes one under another name), `capabilities` is the inside of a YAML
     /// flow mapping.
     ///
     /// # Panics
@@ -41,12 +60,19 @@ impl Capsule {
         let folder = Temporary::new();
         let mut artifacts = String::new();
         for name in tools.iter().chain([&driver]) {
-            let artifact = checkout().join("tests/guests").join(name).join("artifact");
-            temporary::copy_tree(&artifact, &folder.path().join("artifacts").join(name));
-            let role = if *name == driver {
+            let (guest, name) = name.split_once('=').unwrap_or((name, name));
+            let artifact = checkout().join("tests/guests").join(guest).join("artifact");
+            let copy = folder.path().join("artifacts").join(name);
+            temporary::copy_tree(&artifact, &copy);
+            let role = if name == driver {
+                // A tool that can drive is one by the capsule's manifest and its own.
+                let own = fs::read_to_string(copy.join("murmur.yaml")).expect("the artifact's manifest");
+                fs::write(copy.join("murmur.yaml"), own.replace("runtime: tool", "runtime: driver"))
+                    .expect("its copy");
                 format!("driver\n    gateway: {{endpoint: \"{gateway}\", keyless: true}}")
             } else {
-                "tool".to_owned()
+                let own = fs::read_to_string(artifact.join("murmur.yaml")).expect("the artifact's manifest");
+                if own.contains("runtime: hook") { "hook" } else { "tool" }.to_owned()
             };
             artifacts.push_str(&format!(
                 "  - name: {name}\n    source: ./artifacts/{name}\n    local_source: true\n    runtime: {role}\n"

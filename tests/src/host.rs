@@ -27,6 +27,15 @@ pub fn cgroup_mount() -> Option<PathBuf> {
     })
 }
 
+/// Whether temporary folders lie on a filesystem that takes id-mapped mounts, without which `advisory` is refused:
+/// overlayfs, on which most containers live, does not.
+#[must_use]
+pub fn takes_id_maps() -> bool {
+    const OVERLAYFS: u64 = 0x794c_7630;
+    let kind = rustix::fs::statfs(std::env::temp_dir()).map(|about| about.f_type);
+    kind.is_ok_and(|kind| u64::try_from(kind) != Ok(OVERLAYFS))
+}
+
 /// The controllers that a session's limits need and this host does not offer.
 #[must_use]
 pub fn missing_controllers() -> Vec<&'static str> {
@@ -37,4 +46,17 @@ pub fn missing_controllers() -> Vec<&'static str> {
         .into_iter()
         .filter(|needed| !offered.split_whitespace().any(|name| name == *needed))
         .collect()
+}
+
+/// The cgroup of a session, in the mounted tree.
+///
+/// # Panics
+/// If the kernel does not tell.
+#[must_use]
+pub fn session_group(session: &crate::broker::Session) -> PathBuf {
+    let pid = session.role("door").pid;
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("the door's group");
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/")).expect("a version 2 group");
+    let own = cgroup_mount().expect("a cgroup v2 mount").join(own);
+    own.parent().expect("the session's group").to_owned()
 }

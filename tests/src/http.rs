@@ -88,6 +88,26 @@ pub fn exchange(url: &str, request: &[u8], patience: Duration) -> io::Result<Vec
     Ok(answer)
 }
 
+/// As [`exchange`], with a peer that may answer before it has read everything and then reset the connection: what came until
+/// then counts.
+///
+/// # Errors
+/// Whatever connecting says; `TimedOut` if the peer neither answers nor closes within `patience`.
+pub fn exchange_early(url: &str, request: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect(authority(url))?;
+    socket.set_read_timeout(Some(patience))?;
+    socket.set_write_timeout(Some(patience))?;
+    // A peer that has closed says so with an error here; its answer is read all the same.
+    let _ = socket.write_all(request);
+    let mut answer = Vec::new();
+    match socket.read_to_end(&mut answer) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+        _ => Ok(answer),
+    }
+}
+
 /// Takes an answer apart. Its `content-length`, where sent, must be true unless it answers a HEAD.
 ///
 /// # Errors

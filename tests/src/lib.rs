@@ -16,15 +16,24 @@
 )]
 
 pub mod a2a;
+pub mod bench;
 pub mod binaries;
 pub mod broker;
 pub mod capsule;
+pub mod conformance;
+pub mod hammer;
+pub mod handle;
 pub mod host;
 pub mod http;
+pub mod memory;
+pub mod network;
+pub mod ordinary;
+pub mod plane;
 pub mod process;
 pub mod programs;
 pub mod remains;
 pub mod temporary;
+pub mod tls;
 pub mod trace;
 pub mod upstream;
 

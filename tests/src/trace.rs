@@ -1,8 +1,10 @@
 //! Reading a session's trace and checking what every trace must keep.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -14,6 +16,9 @@ pub struct Trace {
     pub events: Vec<Value>,
 }
 
+/// How long a line may be only half there.
+const WHOLE: Duration = Duration::from_secs(5);
+
 impl Trace {
     /// Reads the trace in a records directory and checks it: whole lines of JSON, the five leading keys in order, ids that
     /// are well formed and unique, one session, parents that came earlier, `session_start` first and once, no handle in
@@ -24,8 +29,12 @@ impl Trace {
     #[must_use]
     pub fn read(records: &Path) -> Self {
         let path = records.join("trace.jsonl");
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self::parse(text)
+        let read = || fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        // Of a session that goes on, a reader can see the beginning of a line that is just being written.
+        let whole = crate::process::until("a trace of whole lines", WHOLE, || {
+            Some(read()).filter(|text| text.ends_with('\n'))
+        });
+        Self::parse(whole)
     }
 
     /// As [`Trace::read`], of a text.
@@ -84,6 +93,62 @@ impl Trace {
         &self.text
     }
 }
+
+/// Reads a trace while it is being written, line by line.
+#[derive(Debug)]
+pub struct Tail {
+    file: fs::File,
+    pending: Vec<u8>,
+    lines: VecDeque<Value>,
+}
+
+impl Tail {
+    /// Starts at the beginning of the trace in a records directory.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of(records: &Path) -> Self {
+        let path = records.join("trace.jsonl");
+        let file = fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self { file, pending: Vec::new(), lines: VecDeque::new() }
+    }
+
+    /// The next line of a plane that is on file already.
+    ///
+    /// # Panics
+    /// If the trace cannot be read, or a line is no JSON.
+    pub fn next_there(&mut self) -> Option<Value> {
+        if self.lines.is_empty() {
+            self.file.read_to_end(&mut self.pending).expect("the trace");
+            while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line).expect("a line of JSON");
+                if event["event_type"].as_str().is_some_and(|kind| PLANE_EVENTS.contains(&kind)) {
+                    self.lines.push_back(event);
+                }
+            }
+        }
+        self.lines.pop_front()
+    }
+
+    /// The next line of a plane, waited for: it is on its way when its answer is.
+    pub fn next_within(&mut self, patience: Duration) -> Option<Value> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(event) = self.next_there() {
+                return Some(event);
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What requests below `/resources/` are recorded as.
+const PLANE_EVENTS: [&str; 3] = ["resource_list", "resource_read", "peer_handle_redeem"];
 
 /// The first five keys, in this order. A JSON parser forgets the order, so they are looked for in the text.
 fn assert_leading_keys(line: &str, event: &Value) {

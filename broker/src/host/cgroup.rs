@@ -15,17 +15,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ipc::edge::control::Controllers;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 
 use super::dirs::Dir;
 use crate::refusal::Refusal;
 
-/// Calls that may run at one time.
-pub(crate) const LEAVES: u32 = 16;
+/// Leaves of a session: eight session processes, what eight more that ended left behind, and eight runs at one time.
+pub(crate) const LEAVES: u32 = 24;
 
 /// Controllers that the limits of programs need.
 const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
+/// The one that bounds how fast programs read and write; many hosts and file systems lack it.
+const IO: &str = "io";
 
 /// Where sessions' groups go, and what the host offers there.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) struct Host {
     base: PathBuf,
     /// Controllers the limits need and this host lacks.
     pub(crate) missing: Vec<&'static str>,
+    /// Whether the rate of reads and writes can be limited.
+    io: bool,
 }
 
 /// Limits of all programs of a session together.
@@ -44,6 +49,19 @@ pub(crate) struct Limits {
     pub(crate) pids: u64,
     /// Percent of one core.
     pub(crate) cpu_percent: u64,
+    /// `io.max`, bytes per second.
+    pub(crate) io: u64,
+    /// The device the workdir is on, for `io.max`.
+    pub(crate) device: u64,
+}
+
+/// What a process of ours may use up, whatever it was made to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    /// `memory.max`, bytes.
+    pub(crate) memory: u64,
+    /// `pids.max`.
+    pub(crate) pids: u64,
 }
 
 /// Finds the version 2 hierarchy and where the broker may make groups in it.
@@ -51,6 +69,21 @@ pub(crate) struct Limits {
 /// # Errors
 /// `E-RUN-012` without a version 2 hierarchy.
 pub(crate) fn probe() -> Result<Host, Refusal> {
+    let (root, own) = places()?;
+    // A delegated group is ours to divide; everywhere else sessions go into one group of the root.
+    let (base, offering) =
+        if delegated(&own) { (own.clone(), own) } else { (root.join("capsule-broker"), root) };
+    let offered = std::fs::read_to_string(offering.join("cgroup.controllers")).unwrap_or_default();
+    let missing = NEEDED.into_iter().filter(|name| !offered.split_whitespace().any(|word| word == *name));
+    let io = offered.split_whitespace().any(|word| word == IO);
+    Ok(Host { missing: missing.collect(), base, io })
+}
+
+/// The top of the version 2 hierarchy, and the broker's own group.
+///
+/// # Errors
+/// `E-RUN-012` without a version 2 hierarchy.
+pub(crate) fn places() -> Result<(PathBuf, PathBuf), Refusal> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let root = mount_point(&mounts).ok_or_else(|| {
         Refusal::new("E-RUN-012", "cgroup v2", "no cgroup v2 hierarchy is mounted")
@@ -59,12 +92,7 @@ pub(crate) fn probe() -> Result<Host, Refusal> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let own = root.join(own);
-    // A delegated group is ours to divide; everywhere else sessions go into one group of the root.
-    let base = if delegated(&own) { own } else { root.join("capsule-broker") };
-    let offered = std::fs::read_to_string(base.parent().unwrap_or(&root).join("cgroup.controllers"));
-    let offered = offered.unwrap_or_default();
-    let missing = NEEDED.into_iter().filter(|name| !offered.split_whitespace().any(|word| word == *name));
-    Ok(Host { missing: missing.collect(), base })
+    Ok((root, own))
 }
 
 fn mount_point(mountinfo: &str) -> Option<PathBuf> {
@@ -74,8 +102,12 @@ fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
-/// systemd marks a group whose subtree it leaves to a service.
+/// systemd marks a group whose subtree it leaves to a service. What makes one an ordinary user's to divide are its files'
+/// owners, which were looked at before.
 fn delegated(group: &Path) -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        return super::ordinary::may_divide(group).is_ok();
+    }
     let mut value = [0; 4];
     ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
         rustix::fs::getxattr(group, name, &mut value).is_ok_and(|length| value.get(..length) == Some(b"1"))
@@ -88,6 +120,10 @@ pub(crate) struct Groups {
     base: Dir,
     name: String,
     session: Dir,
+    /// What the groups count.
+    controllers: Controllers,
+    /// Why reads and writes of programs are not limited, if they are not.
+    pub(crate) io_unlimited: Option<String>,
 }
 
 impl Host {
@@ -118,15 +154,41 @@ impl Host {
         let base = Dir::open(&self.base).map_err(refuse)?;
         enable(&base, &self.missing).map_err(refuse)?;
         let session = base.make_new(name, 0o755).map_err(refuse)?;
-        let groups = Groups { base, name: name.to_owned(), session };
+        let (controllers, io_unlimited) = (self.controllers(), None);
+        let mut groups = Groups { base, name: name.to_owned(), session, controllers, io_unlimited };
         // From here on a failure removes what was made: `Groups` does so when it is dropped.
         enable(&groups.session, &self.missing).map_err(refuse)?;
         let programs = groups.session.make("programs", 0o755).map_err(refuse)?;
         if let Some(limits) = limits {
             self.limit(&programs, limits).map_err(refuse)?;
             enable(&programs, &self.missing).map_err(refuse)?;
+            groups.io_unlimited = self.limit_io(&groups, &programs, limits).err();
         }
         Ok(groups)
+    }
+
+    /// The controllers whose events the groups have.
+    pub(crate) fn controllers(&self) -> Controllers {
+        let has = |name: &str| !self.missing.contains(&name);
+        Controllers { memory: has("memory"), pids: has("pids") }
+    }
+
+    /// Limits reads and writes on the workdir's device, where that is possible: best effort, and said.
+    fn limit_io(&self, groups: &Groups, programs: &Dir, limits: Limits) -> Result<(), String> {
+        if !self.io {
+            return Err("the host has no io controller".to_owned());
+        }
+        let unusable = |error: io::Error| format!("the io controller cannot be used: {error}");
+        if !delegated(&self.base) {
+            let parent = Dir::open(self.base.parent().unwrap_or(Path::new("/"))).map_err(unusable)?;
+            write(&parent, "cgroup.subtree_control", "+io").map_err(unusable)?;
+        }
+        for group in [&groups.base, &groups.session] {
+            write(group, "cgroup.subtree_control", "+io").map_err(unusable)?;
+        }
+        let disk = disk(limits.device).ok_or("the workdir's file system lies on no single block device")?;
+        write(programs, "io.max", &format!("{disk} rbps={0} wbps={0}", limits.io))
+            .map_err(|error| format!("io.max does not take the workdir's device {disk}: {error}"))
     }
 
     /// Moves the broker into a leaf, since a group with processes of its own cannot pass controllers on.
@@ -154,6 +216,14 @@ impl Host {
     }
 }
 
+/// The whole disk that a file system's device is or lies on, as `major:minor`.
+fn disk(device: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let entry = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    let number = if entry.join("partition").exists() { entry.join("../dev") } else { entry.join("dev") };
+    Some(std::fs::read_to_string(number).ok()?.trim().to_owned())
+}
+
 fn enable(dir: &Dir, missing: &[&str]) -> io::Result<()> {
     for controller in NEEDED.into_iter().filter(|name| !missing.contains(name)) {
         write(dir, "cgroup.subtree_control", &format!("+{controller}"))?;
@@ -166,19 +236,44 @@ fn write(dir: &Dir, file: &str, text: &str) -> io::Result<()> {
 }
 
 impl Groups {
-    /// The group of a process of ours, for `clone3`.
-    pub(crate) fn role(&self, name: &str) -> io::Result<Dir> {
-        self.session.make(name, 0o755)
+    /// The group of a process of ours, for `clone3`, with what that process may use up where the host can bound it.
+    pub(crate) fn role(&self, name: &str, bound: Bound) -> io::Result<Dir> {
+        let group = self.session.make(name, 0o755)?;
+        if self.controllers.memory {
+            write(&group, "memory.max", &bound.memory.to_string())?;
+        }
+        if self.controllers.pids {
+            write(&group, "pids.max", &bound.pids.to_string())?;
+        }
+        Ok(group)
     }
 
-    /// One leaf for programs: its `cgroup.procs`, `cgroup.kill` and `cgroup.events`.
-    pub(crate) fn leaf(&self, number: u32) -> io::Result<[OwnedFd; 3]> {
+    /// One leaf for programs: its `cgroup.procs`, `cgroup.kill` and `cgroup.events`, then `memory.events` and `pids.events`
+    /// where they are asked for.
+    pub(crate) fn leaf(&self, number: u32, controllers: Controllers) -> io::Result<Vec<OwnedFd>> {
         let leaf = self.session.child("programs")?.make(number.to_string(), 0o755)?;
-        Ok([
+        let mut files = vec![
             leaf.file("cgroup.procs", OFlags::WRONLY, 0)?.into(),
             leaf.file("cgroup.kill", OFlags::WRONLY, 0)?.into(),
             leaf.file("cgroup.events", OFlags::RDONLY, 0)?.into(),
-        ])
+        ];
+        if controllers.memory {
+            files.push(leaf.file("memory.events", OFlags::RDONLY, 0)?.into());
+        }
+        if controllers.pids {
+            files.push(leaf.file("pids.events", OFlags::RDONLY, 0)?.into());
+        }
+        Ok(files)
+    }
+
+    /// `pids.events` and `pids.current` of all programs together, where they are asked for.
+    pub(crate) fn counters(&self, controllers: Controllers) -> io::Result<Vec<OwnedFd>> {
+        if !controllers.pids {
+            return Ok(Vec::new());
+        }
+        let programs = self.session.child("programs")?;
+        let file = |name| Ok(programs.file(name, OFlags::RDONLY, 0)?.into());
+        ["pids.events", "pids.current"].into_iter().map(file).collect()
     }
 
     /// Kills whatever is left in the session's groups and removes them.

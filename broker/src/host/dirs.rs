@@ -1,12 +1,13 @@
 //! Directories held by descriptor. Everything the broker makes or opens below one is reached from that descriptor, one
 //! component at a time, and never through a link.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 /// A directory.
@@ -92,7 +93,7 @@ impl Dir {
 
     /// Removes an entry and everything below it; an absent one is no error.
     pub(crate) fn remove(&self, name: impl AsRef<std::ffi::OsStr>) -> io::Result<()> {
-        remove_entry(self.descriptor.as_fd(), name.as_ref(), 0)
+        remove_entry(self.descriptor.as_fd(), name.as_ref())
     }
 
     /// Names of the entries, without `.` and `..`.
@@ -148,23 +149,71 @@ fn names(dir: BorrowedFd<'_>) -> io::Result<Vec<std::ffi::OsString>> {
     Ok(found)
 }
 
-/// Deeper than any tree a program may leave without our walking it; a deeper one is left and reported.
-const MAX_DEPTH: u32 = 512;
+/// Levels that are walked at one time, each with a descriptor. What lies deeper is moved up first: a program can make a tree as
+/// deep as it likes.
+const LEVELS: u32 = 64;
 
-fn remove_entry(parent: BorrowedFd<'_>, name: &std::ffi::OsStr, depth: u32) -> io::Result<()> {
-    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(errno) => return Err(errno.into()),
+/// Removes an entry and everything below it. Nobody may be adding to it.
+fn remove_entry(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    if unlink(parent, name)? {
+        return Ok(());
     }
-    if depth > MAX_DEPTH {
-        return Err(io::Error::other("the directory tree is too deep to remove"));
-    }
-    let dir = rustix::fs::openat(parent, name, OPEN, Mode::empty())?;
-    for entry in names(dir.as_fd())? {
-        remove_entry(dir.as_fd(), &entry, depth + 1)?;
+    let top = rustix::fs::openat(parent, name, OPEN, Mode::empty())?;
+    let mut moved = Moved { top: top.as_fd(), number: 0 };
+    loop {
+        let before = moved.number;
+        clear(top.as_fd(), LEVELS, &mut moved)?;
+        if moved.number == before {
+            break;
+        }
     }
     Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Where directories go that lie too deep, and how many went there.
+struct Moved<'a> {
+    top: BorrowedFd<'a>,
+    number: u64,
+}
+
+impl Moved<'_> {
+    /// Moves a directory to the top, under a name that nothing there has.
+    fn take(&mut self, from: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+        loop {
+            self.number += 1;
+            let to = format!("deep-{}", self.number);
+            match rustix::fs::renameat_with(from, name, self.top, to, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {}
+                done => return Ok(done?),
+            }
+        }
+    }
+}
+
+/// Empties a directory, but for what was moved to the top meanwhile.
+fn clear(dir: BorrowedFd<'_>, levels: u32, moved: &mut Moved<'_>) -> io::Result<()> {
+    for name in names(dir)? {
+        if unlink(dir, &name)? {
+            continue;
+        }
+        let Some(levels) = levels.checked_sub(1) else {
+            moved.take(dir, &name)?;
+            continue;
+        };
+        let below = rustix::fs::openat(dir, &name, OPEN, Mode::empty())?;
+        clear(below.as_fd(), levels, moved)?;
+        rustix::fs::unlinkat(dir, &name, AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
+/// Removes what is no directory; whether nothing is there any more.
+fn unlink(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::ISDIR | Errno::PERM) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +240,27 @@ mod tests {
         assert!(base.child("link").is_err());
         assert!(base.make("link", 0o700).is_err());
         assert!(base.file("link", OFlags::RDONLY, 0).is_err());
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_tree_of_any_depth_is_removed_whatever_names_it_has() {
+        let root = scratch();
+        std::fs::create_dir(root.join("gone")).unwrap();
+        std::fs::create_dir(root.join("gone/deep-1")).unwrap();
+        std::fs::write(root.join("gone/deep-2"), "x").unwrap();
+        let mut at: OwnedFd = std::fs::File::open(root.join("gone")).unwrap().into();
+        for level in 0..5000 {
+            let mode = Mode::from_raw_mode(0o700);
+            rustix::fs::mkdirat(&at, "d", mode).unwrap();
+            at = rustix::fs::openat(&at, "d", OPEN, Mode::empty()).unwrap();
+            if level % 100 == 0 {
+                rustix::fs::mkdirat(&at, "beside", mode).unwrap();
+            }
+        }
+        drop(at);
+        Dir::open(&root).unwrap().remove("gone").unwrap();
+        assert!(!root.join("gone").exists());
         std::fs::remove_dir_all(root).unwrap();
     }
 

@@ -11,26 +11,44 @@ use crate::refusal::Refusal;
 /// Ids in one block.
 const BLOCK: u32 = 6;
 
-/// The ids of one session; uid and gid of a role are the same number.
+/// Uid and gid of a role.
+pub(crate) type Id = (u32, u32);
+
+/// The ids of one session.
 #[derive(Debug)]
 pub(crate) struct Ids {
     /// sandbox-host
-    pub(crate) sandbox_host: u32,
+    pub(crate) sandbox_host: Id,
     /// runner and programs
-    pub(crate) programs: u32,
+    pub(crate) programs: Id,
     /// fileserver
-    pub(crate) fileserver: u32,
+    pub(crate) fileserver: Id,
     /// door
-    pub(crate) door: u32,
+    pub(crate) door: Id,
     /// egress
-    pub(crate) egress: u32,
+    pub(crate) egress: Id,
     /// compiler
-    pub(crate) compiler: u32,
+    pub(crate) compiler: Id,
     /// Held while the session lives.
-    _lock: File,
+    _lock: Option<File>,
 }
 
-/// Takes the first free block of the range.
+impl Ids {
+    /// One id for every role: an ordinary user has no other.
+    pub(crate) fn one(id: Id) -> Ids {
+        Ids {
+            sandbox_host: id,
+            programs: id,
+            fileserver: id,
+            door: id,
+            egress: id,
+            compiler: id,
+            _lock: None,
+        }
+    }
+}
+
+/// Takes the first free block of the range: root's way to ids.
 ///
 /// # Errors
 /// `E-RUN-060` when every block is taken; an input or output error of the lock directory.
@@ -44,14 +62,16 @@ pub(crate) fn take(locks: &Dir, range: UidRange) -> Result<Ids, Refusal> {
             .file(&name, OFlags::RDWR | OFlags::CREATE, 0o600)
             .map_err(|error| Refusal::io(locks.path().join(&name).display(), &error))?;
         if lock.try_lock().is_ok() {
+            // Uid and gid of a role are the same number.
+            let id = |place: u32| (first + place, first + place);
             return Ok(Ids {
-                sandbox_host: first,
-                programs: first + 1,
-                fileserver: first + 2,
-                door: first + 3,
-                egress: first + 4,
-                compiler: first + 5,
-                _lock: lock,
+                sandbox_host: id(0),
+                programs: id(1),
+                fileserver: id(2),
+                door: id(3),
+                egress: id(4),
+                compiler: id(5),
+                _lock: Some(lock),
             });
         }
     }
@@ -70,11 +90,11 @@ mod tests {
         let range = UidRange { first: 5000, last: 5012 };
         let one = take(&locks, range).unwrap();
         let two = take(&locks, range).unwrap();
-        assert_eq!((one.sandbox_host, one.compiler), (5001, 5006));
-        assert_eq!((two.sandbox_host, two.compiler), (5007, 5012));
+        assert_eq!((one.sandbox_host, one.compiler), ((5001, 5001), (5006, 5006)));
+        assert_eq!((two.sandbox_host, two.compiler), ((5007, 5007), (5012, 5012)));
         assert_eq!(take(&locks, range).unwrap_err().code, "E-RUN-060");
         drop(one);
-        assert_eq!(take(&locks, range).unwrap().sandbox_host, 5001);
+        assert_eq!(take(&locks, range).unwrap().sandbox_host, (5001, 5001));
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use confine::mount::{Attributes, IdMap};
 
 use super::dirs::Dir;
-use super::uids::Ids;
+use super::uids::{Id, Ids};
 use crate::refusal::Refusal;
 
 /// The accessible workdir, held by descriptor.
@@ -35,6 +35,17 @@ pub(crate) enum Sharing {
     },
     /// All as the owner, since the file system refuses id-mapping.
     Owner,
+    /// All as the user who started the broker, who is the owner.
+    User,
+}
+
+/// Whose a workdir is that the broker makes, and whose an existing one must be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Owner {
+    /// Made: its parent's owner or, if that is root, this id. An existing one keeps its own.
+    ParentsOr(u32),
+    /// Always this one.
+    User(Id),
 }
 
 impl Workdir {
@@ -46,30 +57,37 @@ impl Workdir {
         given: Option<&Path>,
         manifest_dir: &Path,
         session: &str,
-        first_id: u32,
+        whose: Owner,
     ) -> Result<Workdir, Refusal> {
         match given {
             Some(path) if path.symlink_metadata().is_ok() || path.parent().is_none() => {
                 let dir = Dir::open(path).map_err(|error| Refusal::io(path.display(), &error))?;
                 let owner = dir.owner().map_err(|error| Refusal::io(path.display(), &error))?;
+                if let Owner::User((uid, _)) = whose
+                    && owner.0 != uid
+                {
+                    return Err(Refusal::new("E-IO-002", path.display().to_string(), "it is not yours")
+                        .hint("every process of an ordinary user's session has that user's id: choose a directory of your own"));
+                }
                 Ok(Workdir { dir, owner, made: None })
             }
-            Some(path) => Workdir::make(path, first_id),
-            None => Workdir::make(&manifest_dir.join("workdir").join(session), first_id),
+            Some(path) => Workdir::make(path, whose),
+            None => Workdir::make(&manifest_dir.join("workdir").join(session), whose),
         }
     }
 
     /// A made workdir gets its parent's owner or, if that is root, the first id of the range (`docs/decisions.md`, Workdir).
-    fn make(path: &Path, first_id: u32) -> Result<Workdir, Refusal> {
+    fn make(path: &Path, whose: Owner) -> Result<Workdir, Refusal> {
         let attempt = || -> io::Result<Workdir> {
             let path = std::path::absolute(path)?;
             let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
             let parent_path = path.parent().unwrap_or(Path::new("/"));
             std::fs::create_dir_all(parent_path)?;
             let parent = Dir::open(parent_path)?;
-            let owner = match parent.owner()? {
-                (0, _) => (first_id, first_id),
-                owner => owner,
+            let owner = match (whose, parent.owner()?) {
+                (Owner::User(user), _) => user,
+                (Owner::ParentsOr(id), (0, _)) => (id, id),
+                (Owner::ParentsOr(_), owner) => owner,
             };
             let dir = parent.make_new(name, 0o750)?;
             dir.give(owner)?;
@@ -101,7 +119,7 @@ impl Workdir {
     /// # Errors
     /// `E-IO-002` if it does not and the owner is root: then no role could own the files without being root.
     pub(crate) fn sharing(&self, ids: &Ids) -> Result<Sharing, Refusal> {
-        let map = |id: u32| confine::mount::id_map(self.owner, (id, id));
+        let map = |id: Id| confine::mount::id_map(self.owner, id);
         let attempt = || -> io::Result<Sharing> {
             let sharing = Sharing::Mapped {
                 sandbox_host: map(ids.sandbox_host)?,
@@ -115,13 +133,15 @@ impl Workdir {
         };
         match attempt() {
             Ok(sharing) => Ok(sharing),
-            Err(error) if error.raw_os_error() == Some(EINVAL) && self.owner.0 != 0 => Ok(Sharing::Owner),
+            Err(error) if error.raw_os_error() == Some(EINVAL) && self.owner.0 != 0 && self.owner.1 != 0 => {
+                Ok(Sharing::Owner)
+            }
             Err(error) => {
                 let path = self.dir.path().display().to_string();
                 let refusal =
                     Refusal::new("E-IO-002", path, format!("it cannot be shown under other ids: {error}"));
-                Err(if self.owner.0 == 0 {
-                    refusal.hint("the directory belongs to root: give it to another user (chown), or use ext4, xfs or tmpfs")
+                Err(if self.owner.0 == 0 || self.owner.1 == 0 {
+                    refusal.hint("the directory belongs to root: give it to another user and group (chown), or use ext4, xfs or tmpfs")
                 } else {
                     refusal
                 })
@@ -155,7 +175,7 @@ impl Sharing {
     pub(crate) fn sandbox_host(&self) -> Option<&IdMap> {
         match self {
             Sharing::Mapped { sandbox_host, .. } => Some(sandbox_host),
-            Sharing::Owner => None,
+            Sharing::Owner | Sharing::User => None,
         }
     }
 
@@ -163,7 +183,7 @@ impl Sharing {
     pub(crate) fn programs(&self) -> Option<&IdMap> {
         match self {
             Sharing::Mapped { programs, .. } => Some(programs),
-            Sharing::Owner => None,
+            Sharing::Owner | Sharing::User => None,
         }
     }
 
@@ -171,7 +191,7 @@ impl Sharing {
     pub(crate) fn fileserver(&self) -> Option<&IdMap> {
         match self {
             Sharing::Mapped { fileserver, .. } => Some(fileserver),
-            Sharing::Owner => None,
+            Sharing::Owner | Sharing::User => None,
         }
     }
 }

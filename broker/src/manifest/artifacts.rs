@@ -86,6 +86,12 @@ fn read_entry(
         Some(block) => read_capabilities(ctx, &block.map()?, &name, runtime, ceiling)?,
         None => None,
     };
+    let scope = match entry.map("capabilities")? {
+        Some(block) if runtime != Runtime::Hook => {
+            block.map("filesystem")?.map_or(Ok(None), |block| caps::scope(&block))?
+        }
+        _ => None,
+    };
     if let Some(overflow) = entry.get("on_overflow") {
         if runtime != Runtime::Hook {
             return Err(overflow.error("only a hook takes it"));
@@ -97,13 +103,14 @@ fn read_entry(
     let role = match runtime {
         Runtime::Tool => Role::Tool,
         Runtime::Driver => Role::Driver,
-        Runtime::Hook | Runtime::Skill => {
+        Runtime::Hook => Role::Hook,
+        Runtime::Skill => {
             // The refusal comes at the end of the parse; until then any role will do.
             ctx.unbuilt(format!("{}: {}", entry.path("runtime"), runtime.word()), entry.line);
             Role::Tool
         }
     };
-    Ok(Artifact { name, tool_name, role, origin, network_allow, config, gateway })
+    Ok(Artifact { name, tool_name, role, origin, network_allow, config, gateway, scope })
 }
 
 fn read_runtime(entry: &Map<'_>) -> Result<Runtime, ManifestError> {
@@ -189,7 +196,10 @@ fn read_capabilities(
         }
     }
     if let Some(filesystem) = block.map("filesystem")? {
-        caps::scope(&filesystem)?;
+        // A blank one is absent; an invalid one is refused whatever the artifact is.
+        if caps::scope(&filesystem)?.is_some() && hook {
+            ctx.unbuilt(format!("{} of a hook", filesystem.path("scope")), filesystem.line);
+        }
         if let Some(records) = filesystem.get("records") {
             if !hook {
                 return Err(only_hook(records));

@@ -8,7 +8,6 @@ use super::error::{ManifestError, Warning, shown, shown_key};
 use super::schema::{Block, Inside, Neutral, Status};
 use super::suggest;
 use super::tree::{Entry, Node, Value};
-use super::value;
 
 /// What a parse collects beside the manifest itself.
 #[derive(Debug)]
@@ -156,9 +155,6 @@ fn is_neutral(value: &Value, neutral: Neutral) -> bool {
         (Neutral::Empty, Value::Map(entries)) => entries.is_empty(),
         (Neutral::Int(wanted), Value::Int(found)) => wanted == *found,
         (Neutral::Word(wanted), Value::Text(found)) => wanted == found.trim(),
-        (Neutral::WholeWorkdir, Value::Text(path)) => {
-            path.trim().is_empty() || value::relative(path.trim()).is_ok_and(|parts| parts.is_empty())
-        }
         (Neutral::EmptyAllow, Value::Map(entries)) => {
             entries.iter().all(|e| matches!(&e.value.value, Value::List(items) if items.is_empty()))
         }

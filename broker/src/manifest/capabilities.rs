@@ -5,6 +5,7 @@ use super::env;
 use super::error::{ManifestError, shown};
 use super::model::{AfterTask, Capabilities, Class, Limits, Resources};
 use super::net::NetRule;
+use super::runtimes;
 use super::value;
 
 /// The words of `containment`, weakest first.
@@ -24,27 +25,43 @@ pub(super) fn read(
         Some(network) => rules(network, "E-CAP-001")?,
         None => None,
     };
-    if let Some(network) = &network {
-        network.flag("unix_sockets")?;
-    }
-    if let Some(peer_fetch) = sub("peer_fetch")?
-        && rules(&peer_fetch, "E-MAN-003")?.is_none_or(|rules| rules.is_empty())
-    {
-        return Err(peer_fetch.missing("allow").hint("list the peers, or remove capabilities.peer_fetch"));
-    }
+    let unix_sockets = match &network {
+        Some(network) => network.flag("unix_sockets")? == Some(true),
+        None => false,
+    };
+    let peer_fetch_allow = match sub("peer_fetch")? {
+        None => None,
+        Some(peer_fetch) => match rules(&peer_fetch, "E-MAN-003")? {
+            Some(rules) if !rules.is_empty() => Some(rules),
+            _ => {
+                return Err(peer_fetch
+                    .missing("allow")
+                    .hint("list the peers, or remove capabilities.peer_fetch"));
+            }
+        },
+    };
     let declared = match block.as_ref().and_then(|block| block.get("containment")) {
         Some(field) => Some(field.word(CLASSES)?),
         None => None,
     };
     let containment = declared.max(ctx.options.containment);
-    if let Some(filesystem) = sub("filesystem")? {
-        read_filesystem(ctx, &filesystem, containment)?;
-    }
-    let strip_env = match &shell {
-        Some(shell) => strings(shell, "strip_env")?,
-        None => Vec::new(),
+    let filesystem = sub("filesystem")?;
+    let scope = filesystem.as_ref().map_or(Ok(None), scope)?.unwrap_or_default();
+    let (read_only, workdir_exec) = match &filesystem {
+        Some(filesystem) => read_filesystem(ctx, filesystem, containment)?,
+        None => (Vec::new(), false),
+    };
+    let (strip_env, baseline_env) = match &shell {
+        Some(shell) => (env::patterns(shell, "strip_env")?, env::patterns(shell, "baseline_env")?),
+        None => (Vec::new(), Vec::new()),
     };
     let shell_allow = shell.as_ref().map_or(Ok(Vec::new()), read_shell)?;
+    let (interpreter_runtime, staged_runtime) = match &shell {
+        Some(shell) => {
+            (runtimes::interpreters(ctx, shell, &shell_allow)?, runtimes::staged(shell, &shell_allow)?)
+        }
+        None => (Vec::new(), Vec::new()),
+    };
     let env_allow = match sub("env")? {
         Some(map) => env::read_allow(ctx, &map, &strip_env, after_task)?,
         None => Vec::new(),
@@ -70,12 +87,29 @@ pub(super) fn read(
     }
     Ok(Capabilities {
         network_allow: network_allow.unwrap_or_default(),
+        peer_fetch_allow,
         shell_allow,
+        strip_env,
+        baseline_env,
+        unix_sockets,
+        scope,
+        read_only,
+        workdir_exec,
+        interpreter_runtime,
+        staged_runtime,
         env_allow,
         limits,
         resources,
         containment,
     })
+}
+
+impl Capabilities {
+    /// The entries of `read_only` as plain relative paths.
+    pub(crate) fn read_only_paths(&self) -> Vec<std::path::PathBuf> {
+        let parts = self.read_only.iter().filter_map(|entry| value::relative(entry).ok());
+        parts.map(|parts| parts.iter().collect()).collect()
+    }
 }
 
 /// Reads the list `allow` of a network-like block; `None` when the key is absent.
@@ -93,14 +127,33 @@ pub(super) fn rules(block: &Map<'_>, code: &'static str) -> Result<Option<Vec<Ne
     Ok(Some(rules))
 }
 
-fn read_filesystem(ctx: &mut Context, block: &Map<'_>, floor: Option<Class>) -> Result<(), ManifestError> {
-    scope(block)?;
-    if let Some(read_only) = block.get("read_only") {
-        for field in read_only.list()? {
-            value::relative(&field.text()?).map_err(|reason| field.coded("E-CAP-012", reason))?;
+/// Returns `read_only` and `workdir_exec`.
+fn read_filesystem(
+    ctx: &mut Context,
+    block: &Map<'_>,
+    floor: Option<Class>,
+) -> Result<(Vec<String>, bool), ManifestError> {
+    let mut read_only = Vec::new();
+    if let Some(field) = block.get("read_only") {
+        for field in field.list()? {
+            let entry = field.text()?;
+            if entry.is_empty() {
+                continue;
+            }
+            let parts = value::relative(&entry).map_err(|reason| field.coded("E-CAP-012", reason))?;
+            if parts.is_empty() {
+                return Err(
+                    field.coded("E-CAP-012", "is the whole workdir, in which nothing could be done then")
+                );
+            }
+            if read_only.len() == MOST_READ_ONLY {
+                return Err(field.coded("E-CAP-012", format!("is one more than {MOST_READ_ONLY} entries")));
+            }
+            read_only.push(entry);
         }
     }
-    if block.flag("workdir_exec")? == Some(true) {
+    let workdir_exec = block.flag("workdir_exec")? == Some(true);
+    if workdir_exec {
         if let Some(floor) = floor.filter(|floor| *floor > Class::Advisory) {
             let reason = format!("lets workdir files execute, which containment {floor} forbids");
             return Err(ManifestError::new("E-CAP-003", block.path("workdir_exec"), reason)
@@ -109,13 +162,20 @@ fn read_filesystem(ctx: &mut Context, block: &Map<'_>, floor: Option<Class>) -> 
         }
         ctx.warn("W-SEC-011", format!("{}: files in the workdir may execute", block.path("workdir_exec")));
     }
-    Ok(())
+    Ok((read_only, workdir_exec))
 }
 
-/// Checks `scope`; its use is not built yet, and the whole workdir is its neutral value.
-pub(super) fn scope(block: &Map<'_>) -> Result<(), ManifestError> {
-    let Some(field) = block.get("scope") else { return Ok(()) };
-    value::relative(&field.text()?).map(drop).map_err(|reason| field.coded("E-CAP-002", reason))
+/// The most entries of `read_only`: each is a mount or more in two processes.
+const MOST_READ_ONLY: usize = 64;
+
+/// Reads `scope` as names below the workdir; a blank one is absent.
+pub(super) fn scope(block: &Map<'_>) -> Result<Option<Vec<String>>, ManifestError> {
+    let Some(field) = block.get("scope") else { return Ok(None) };
+    let text = field.text()?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    value::relative(&text).map(Some).map_err(|reason| field.coded("E-CAP-002", reason))
 }
 
 /// Checks the shape of a `shell` block and returns `allow`.
@@ -135,8 +195,8 @@ pub(super) fn read_shell(block: &Map<'_>) -> Result<Vec<String>, ManifestError> 
     if programs.is_empty() {
         return Err(allow.error("must not be empty").hint("list the programs, or remove capabilities.shell"));
     }
-    strings(block, "strip_env")?;
-    strings(block, "baseline_env")?;
+    env::patterns(block, "strip_env")?;
+    env::patterns(block, "baseline_env")?;
     Ok(programs)
 }
 
@@ -153,8 +213,13 @@ pub(super) fn required_flag(block: &Map<'_>, name: &str) -> Result<bool, Manifes
 }
 
 impl Limits {
-    const DEFAULT: Self =
-        Self { memory_bytes: 512 << 20, table_elements: 100_000, instances: 1_000, deadline_seconds: 600 };
+    const DEFAULT: Self = Self {
+        memory_bytes: 512 << 20,
+        table_elements: 100_000,
+        instances: 1_000,
+        deadline_seconds: 600,
+        hook_deadline_seconds: 30,
+    };
 }
 
 impl Resources {
@@ -179,6 +244,7 @@ pub(super) fn read_limits(block: &Map<'_>) -> Result<Limits, ManifestError> {
         table_elements: block.positive("table_elements", default.table_elements)?,
         instances: block.positive("instances", default.instances)?,
         deadline_seconds: block.positive("deadline_seconds", default.deadline_seconds)?,
+        hook_deadline_seconds: block.positive("deadline_seconds", default.hook_deadline_seconds)?,
     })
 }
 

@@ -38,13 +38,39 @@ const CREDENTIAL_WORDS: &[&str] = &[
 ];
 
 /// Whether `name` has the shape `pattern` (exact, `X*`, `*X` or `*X*`).
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(_), Some(_)) => name.contains(pattern.trim_matches('*')),
         (Some(end), None) => name.ends_with(end),
         (None, Some(start)) => name.starts_with(start),
         (None, None) => name == pattern,
     }
+}
+
+/// Reads a list of patterns: an exact name, `X*`, `*X` or `*X*`.
+pub(super) fn patterns(block: &Map<'_>, key: &str) -> Result<Vec<String>, ManifestError> {
+    let Some(list) = block.get(key) else { return Ok(Vec::new()) };
+    let mut patterns = Vec::new();
+    for field in list.list()? {
+        let pattern = field.text()?;
+        let inner = pattern.strip_prefix('*').unwrap_or(&pattern);
+        let inner = inner.strip_suffix('*').unwrap_or(inner);
+        let odd = |c: char| c == '*' || c == '=' || c.is_control() || c.is_whitespace();
+        if inner.is_empty() || inner.chars().any(odd) {
+            return Err(field
+                .error(format!("{} is no pattern of variable names", shown(&pattern)))
+                .hint("write a name, X*, *X or *X*"));
+        }
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+        }
+    }
+    Ok(patterns)
+}
+
+/// Whether a name looks like a credential that reaches neither component nor program.
+pub(crate) fn is_stripped(name: &str, strip_env: &[String]) -> bool {
+    BACKSTOP.iter().copied().chain(strip_env.iter().map(String::as_str)).any(|pattern| matches(pattern, name))
 }
 
 /// Reads `env.allow`; runtime-owned names are dropped with a warning, stripped ones refuse (`E-CAP-016`).

@@ -37,7 +37,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ManifestError> {
 /// Holds a valid manifest against the file system.
 ///
 /// `E-IO-001` a source is absent, `E-IO-003` it is of no usable kind, `E-RUN-009` the system prompt's file cannot be
-/// read, `E-CAP-007` the export root leaves the accessible workdir. A workdir or root that does not exist yet passes.
+/// read, `E-CAP-007` an export root leaves the accessible workdir. A workdir or root that does not exist yet passes.
 pub(crate) fn check_files(
     manifest: &Manifest,
     manifest_dir: &Path,
@@ -59,12 +59,16 @@ pub(crate) fn check_files(
             Err(error) => return Err(prompt_error(what, &path, reason(&error))),
         }
     }
-    match &manifest.export_files {
-        Some(files) => {
-            check_export("exports.files.root", files.root.verbatim(), files.root.components(), workdir)
-        }
-        None => Ok(()),
+    for (index, entry) in manifest.capabilities.read_only.iter().enumerate() {
+        check_read_only(index, entry, workdir)?;
     }
+    let files = manifest.export_files.as_ref().map(|files| ("exports.files.root", &files.root));
+    let peer_files =
+        manifest.export_peer_files.as_ref().map(|files| ("exports.peer_files.root", &files.root));
+    for (field, root) in files.into_iter().chain(peer_files) {
+        check_export(field, root.verbatim(), root.components(), workdir)?;
+    }
+    Ok(())
 }
 
 fn prompt_error(what: &str, path: &Path, reason: String) -> ManifestError {
@@ -86,6 +90,38 @@ fn check_source(index: usize, path: &Path) -> Result<(), ManifestError> {
     };
     Err(ManifestError::new(problem.0, what, problem.1)
         .hint("a source is a directory with murmur.yaml, or a .mur.zip"))
+}
+
+/// Refuses an entry of `read_only` that is not a directory or file of the workdir, or that is reached through a link: what is
+/// kept must be what was named.
+fn check_read_only(index: usize, entry: &str, workdir: &Path) -> Result<(), ManifestError> {
+    let what = format!("capabilities.filesystem.read_only[{index}]");
+    let refuse = |reason: String| {
+        Err(ManifestError::new("E-CAP-012", what.clone(), format!("{} {reason}", shown(entry)))
+            .hint("name a directory or file of the workdir by its own path, and make it before the launch"))
+    };
+    let mut path = match fs::canonicalize(workdir) {
+        Ok(path) => path,
+        Err(_) => return refuse("is not in the workdir, which does not exist yet".to_owned()),
+    };
+    let parts = match super::value::relative(entry) {
+        Ok(parts) => parts,
+        Err(reason) => return refuse(reason.to_owned()),
+    };
+    for (number, part) in parts.iter().enumerate() {
+        path.push(part);
+        let kind = match fs::symlink_metadata(&path) {
+            Ok(found) => found.file_type(),
+            Err(error) => return refuse(reason(&error)),
+        };
+        let last = number + 1 == parts.len();
+        if kind.is_symlink() {
+            return refuse("is reached through a symbolic link".to_owned());
+        } else if !(kind.is_dir() || last && kind.is_file()) {
+            return refuse("is neither a directory nor a file".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a root of which any existing part resolves outside the workdir (seed: Path resolution).

@@ -12,13 +12,14 @@
 mod artifacts;
 mod block;
 mod capabilities;
-mod env;
+pub(crate) mod env;
 mod error;
 mod files;
 mod inference;
 mod json;
 mod model;
 mod net;
+mod runtimes;
 mod schema;
 mod session;
 mod suggest;
@@ -33,8 +34,9 @@ pub(crate) use self::{
     error::{ManifestError, Warning},
     files::{check_files, read_text},
     model::{
-        AfterTask, Artifact, Capabilities, Capture, Class, ExportFiles, Inference, Lifecycle, Limits,
-        Manifest, Origin, Resources, Role, SystemPrompt, TaskAcceptance,
+        AfterTask, Artifact, Capabilities, Capture, Class, ExportFiles, ExportPeerFiles, Inference,
+        Lifecycle, Limits, Manifest, Origin, Resources, Role, RuntimeDirectory, StagedRuntime, SystemPrompt,
+        TaskAcceptance,
     },
     net::{Endpoint, Host, NetRule, Scheme},
     value::{ByteSize, ExportRoot},
@@ -79,9 +81,18 @@ pub(crate) fn parse(text: &str, options: ParseOptions) -> Result<(Manifest, Vec<
     let inference = inference::read(&top, &artifacts)?;
     let capture = session::capture(&mut ctx, &top)?;
     session::network(&top)?;
-    let export_files = session::exports(&top, lifecycle.after_task)?;
-    let manifest =
-        Manifest { name, version, artifacts, capabilities, inference, lifecycle, export_files, capture };
+    let (export_files, export_peer_files) = session::exports(&top, lifecycle.after_task)?;
+    let manifest = Manifest {
+        name,
+        version,
+        artifacts,
+        capabilities,
+        inference,
+        lifecycle,
+        export_files,
+        export_peer_files,
+        capture,
+    };
     ctx.refuse_unbuilt()?;
     advise(&mut ctx, &manifest);
     Ok((manifest, ctx.warnings))
@@ -105,7 +116,8 @@ fn advise(ctx: &mut Context, manifest: &Manifest) {
                     runs on in the background ends with the task";
         ctx.warn("W-SEC-022", text);
     }
-    if manifest.inference.is_none() && manifest.export_files.is_some() {
+    let exports = manifest.export_files.is_some() || manifest.export_peer_files.is_some();
+    if manifest.inference.is_none() && exports {
         ctx.warn(None, "exports: a capsule without inference opens no listener that could serve them");
     }
     let lists = std::iter::once(&manifest.capabilities.network_allow);

@@ -20,6 +20,8 @@ pub(crate) struct Manifest {
     pub(crate) lifecycle: Lifecycle,
     /// `exports.files`; absent = `no_resource_plane`.
     pub(crate) export_files: Option<ExportFiles>,
+    /// `exports.peer_files`; absent = `no_peer_plane`.
+    pub(crate) export_peer_files: Option<ExportPeerFiles>,
     /// `trace.capture`.
     pub(crate) capture: Capture,
 }
@@ -43,6 +45,8 @@ pub(crate) struct Artifact {
     pub(crate) config: Option<String>,
     /// The keyless upstream of the configured driver.
     pub(crate) gateway: Option<Endpoint>,
+    /// Its own `filesystem.scope`, as names below the workdir.
+    pub(crate) scope: Option<Vec<String>>,
 }
 
 /// The roles this version runs.
@@ -52,6 +56,8 @@ pub(crate) enum Role {
     Tool,
     /// Makes inference calls.
     Driver,
+    /// Asked before a call whether it may be made.
+    Hook,
 }
 
 /// Where an artifact's payload comes from.
@@ -71,8 +77,26 @@ pub(crate) enum Origin {
 pub(crate) struct Capabilities {
     /// `network.allow`; empty = no network.
     pub(crate) network_allow: Vec<NetRule>,
+    /// `peer_fetch.allow`, never empty. `None` = no handle is fetched.
+    pub(crate) peer_fetch_allow: Option<Vec<NetRule>>,
     /// `shell.allow`: bare program names. Empty = no program may run.
     pub(crate) shell_allow: Vec<String>,
+    /// `shell.strip_env`: patterns of variables that reach no program and no component.
+    pub(crate) strip_env: Vec<String>,
+    /// `shell.baseline_env`: patterns of host variables that programs get besides the usual ones.
+    pub(crate) baseline_env: Vec<String>,
+    /// `network.unix_sockets`: programs may make Unix sockets.
+    pub(crate) unix_sockets: bool,
+    /// `filesystem.scope` of artifacts without one of their own: names below the workdir, empty for the whole.
+    pub(crate) scope: Vec<String>,
+    /// `filesystem.read_only` as declared, each a relative path that stays below the workdir.
+    pub(crate) read_only: Vec<String>,
+    /// `filesystem.workdir_exec`: what programs write may be executed, and the class is at most advisory.
+    pub(crate) workdir_exec: bool,
+    /// `shell.interpreter_runtime`: directories of the host that programs may read.
+    pub(crate) interpreter_runtime: Vec<RuntimeDirectory>,
+    /// `shell.staged_runtime`: trees of the host that are part of a composed root.
+    pub(crate) staged_runtime: Vec<StagedRuntime>,
     /// `env.allow`: host variables a component may see; none is credential-shaped or runtime-owned.
     pub(crate) env_allow: Vec<String>,
     /// Per component call.
@@ -81,6 +105,24 @@ pub(crate) struct Capabilities {
     pub(crate) resources: Resources,
     /// The declared floor, raised by the launch option. `None` = undeclared.
     pub(crate) containment: Option<Class>,
+}
+
+/// A directory of `shell.interpreter_runtime`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuntimeDirectory {
+    /// Absolute path, as declared.
+    pub(crate) path: String,
+    /// Whether it may be listed, or only read by name.
+    pub(crate) list: bool,
+}
+
+/// An entry of `shell.staged_runtime`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StagedRuntime {
+    /// The program it is for.
+    pub(crate) binary: String,
+    /// Absolute path of the tree, as declared.
+    pub(crate) path: String,
 }
 
 /// Containment classes, weakest first.
@@ -105,6 +147,8 @@ pub(crate) struct Limits {
     pub(crate) instances: u64,
     /// Wall-clock seconds per call.
     pub(crate) deadline_seconds: u64,
+    /// The same for a hook's call, which has a shorter default.
+    pub(crate) hook_deadline_seconds: u64,
 }
 
 /// `capabilities.resources`, defaults filled in.
@@ -195,6 +239,17 @@ pub(crate) struct ExportFiles {
     /// The subtree.
     pub(crate) root: ExportRoot,
     /// Largest file that is served; larger ones are listed.
+    pub(crate) max_bytes: ByteSize,
+}
+
+/// `exports.peer_files`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExportPeerFiles {
+    /// The subtree; independent of that of `exports.files`.
+    pub(crate) root: ExportRoot,
+    /// Longest lifetime of a handle, defaults filled in.
+    pub(crate) max_ttl: std::time::Duration,
+    /// Largest file that is served.
     pub(crate) max_bytes: ByteSize,
 }
 

@@ -61,13 +61,11 @@ pub(super) enum Neutral {
     Int(i128),
     /// This word.
     Word(&'static str),
-    /// A blank string, or a path that normalises to the whole workdir.
-    WholeWorkdir,
     /// A mapping whose only list, `allow`, is empty.
     EmptyAllow,
 }
 
-use Neutral::{Empty, EmptyAllow, False, Int, Never, WholeWorkdir, Word};
+use Neutral::{Empty, EmptyAllow, False, Int, Never, Word};
 use Status::{Comfort, Enforcing, Inert, NotYet, Removed, Silent, Supported};
 
 impl Block {
@@ -158,12 +156,12 @@ pub(super) static ARTIFACT_CAPABILITIES: Block = Block {
 };
 
 pub(super) static ARTIFACT_FILESYSTEM: Block =
-    Block { keys: &[key("scope", NotYet(WholeWorkdir)), key("records", Supported)] };
+    Block { keys: &[key("scope", Supported), key("records", Supported)] };
 
 pub(super) static CAPABILITIES: Block = Block {
     keys: &[
         one("network", Supported, &CAPSULE_NETWORK),
-        one("peer_fetch", NotYet(Never), &ALLOW),
+        one("peer_fetch", Supported, &ALLOW),
         one("filesystem", Supported, &FILESYSTEM),
         one("shell", Supported, &SHELL),
         one("env", Supported, &ALLOW),
@@ -185,13 +183,13 @@ pub(super) static STATE: Block = Block { keys: &[key("store", Supported)] };
 pub(super) static PLAN: Block = Block { keys: &[key("submit", Enforcing(False))] };
 
 pub(super) static CAPSULE_NETWORK: Block =
-    Block { keys: &[key("allow", Supported), key("unix_sockets", NotYet(False))] };
+    Block { keys: &[key("allow", Supported), key("unix_sockets", Supported)] };
 
 pub(super) static FILESYSTEM: Block = Block {
     keys: &[
-        key("scope", NotYet(WholeWorkdir)),
-        key("read_only", NotYet(Empty)),
-        key("workdir_exec", NotYet(False)),
+        key("scope", Supported),
+        key("read_only", Supported),
+        key("workdir_exec", Supported),
         key("records", Removed(HOOK_ONLY)),
     ],
 };
@@ -199,10 +197,10 @@ pub(super) static FILESYSTEM: Block = Block {
 pub(super) static SHELL: Block = Block {
     keys: &[
         key("allow", Supported),
-        key("strip_env", NotYet(Empty)),
-        key("baseline_env", NotYet(Empty)),
-        many("interpreter_runtime", NotYet(Empty), &INTERPRETER_RUNTIME),
-        many("staged_runtime", NotYet(Empty), &STAGED_RUNTIME),
+        key("strip_env", Supported),
+        key("baseline_env", Supported),
+        many("interpreter_runtime", Supported, &INTERPRETER_RUNTIME),
+        many("staged_runtime", Supported, &STAGED_RUNTIME),
     ],
 };
 
@@ -339,7 +337,7 @@ pub(super) static DONE_CHECK: Block =
 pub(super) static EXPORTS: Block = Block {
     keys: &[
         one("files", Supported, &EXPORT_FILES),
-        one("peer_files", NotYet(Never), &EXPORT_PEER_FILES),
+        one("peer_files", Supported, &EXPORT_PEER_FILES),
         one("peer_tasks", Supported, &EXPORT_PEER_TASKS),
     ],
 };

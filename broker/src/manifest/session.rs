@@ -5,11 +5,14 @@ use std::time::Duration;
 use super::block::{Context, Map};
 use super::capabilities::required_flag;
 use super::error::ManifestError;
-use super::model::{AfterTask, Capture, ExportFiles, Lifecycle, TaskAcceptance};
+use super::model::{AfterTask, Capture, ExportFiles, ExportPeerFiles, Lifecycle, TaskAcceptance};
 use super::value::{ByteSize, ExportRoot, duration};
 
 /// Longest handle lifetime of a capsule that waits for tasks (seed: The minting key).
 const SLEEP_MAX_TTL: Duration = Duration::from_secs(15 * 60);
+
+/// Longest handle lifetime unless it is declared.
+const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60 * 60);
 
 /// The words of `task_acceptance`.
 pub(super) const TASK_ACCEPTANCE: &[(&str, TaskAcceptance)] =
@@ -40,17 +43,18 @@ pub(super) fn lifecycle(ctx: &Context, top: &Map<'_>) -> Result<Lifecycle, Manif
     Ok(Lifecycle { task_acceptance, after_task, queue_depth })
 }
 
-/// Reads `exports`; returns `exports.files`.
-pub(super) fn exports(top: &Map<'_>, after_task: AfterTask) -> Result<Option<ExportFiles>, ManifestError> {
-    let Some(block) = top.map("exports")? else { return Ok(None) };
+/// Reads `exports`: `files` and `peer_files`, of which neither says anything about the other.
+pub(super) fn exports(
+    top: &Map<'_>,
+    after_task: AfterTask,
+) -> Result<(Option<ExportFiles>, Option<ExportPeerFiles>), ManifestError> {
+    let Some(block) = top.map("exports")? else { return Ok((None, None)) };
     let files = block.map("files")?.as_ref().map(files).transpose()?;
-    if let Some(peer_files) = block.map("peer_files")? {
-        check_peer_files(&peer_files, after_task)?;
-    }
+    let peer_files = block.map("peer_files")?.map(|block| peer_files(&block, after_task)).transpose()?;
     if let Some(peer_tasks) = block.map("peer_tasks")? {
         required_flag(&peer_tasks, "accept")?;
     }
-    Ok(files)
+    Ok((files, peer_files))
 }
 
 fn files(block: &Map<'_>) -> Result<ExportFiles, ManifestError> {
@@ -66,10 +70,9 @@ fn max_bytes(block: &Map<'_>) -> Result<ByteSize, ManifestError> {
     block.get("max_bytes").map_or(Ok(ByteSize::EXPORT_DEFAULT), |field| ByteSize::read(&field))
 }
 
-/// The peer plane is not built yet; its declaration is held to the rules all the same.
-fn check_peer_files(block: &Map<'_>, after_task: AfterTask) -> Result<(), ManifestError> {
-    ExportRoot::read(&block.require("root")?)?;
-    max_bytes(block)?;
+fn peer_files(block: &Map<'_>, after_task: AfterTask) -> Result<ExportPeerFiles, ManifestError> {
+    let root = ExportRoot::read(&block.require("root")?)?;
+    let max_bytes = max_bytes(block)?;
     let field = block.get("max_ttl");
     let max_ttl = field.as_ref().map(duration).transpose()?;
     if after_task == AfterTask::Sleep && max_ttl.is_none_or(|ttl| ttl > SLEEP_MAX_TTL) {
@@ -82,7 +85,7 @@ fn check_peer_files(block: &Map<'_>, after_task: AfterTask) -> Result<(), Manife
             .line(line)
             .hint("write max_ttl: 15m or less, or after_task: exit"));
     }
-    Ok(())
+    Ok(ExportPeerFiles { root, max_ttl: max_ttl.unwrap_or(DEFAULT_MAX_TTL), max_bytes })
 }
 
 /// Reads `trace.capture` and its retired alias.

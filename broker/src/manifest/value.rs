@@ -150,6 +150,10 @@ impl ExportRoot {
 
     pub(super) fn read(field: &Field<'_>) -> Result<Self, ManifestError> {
         let verbatim = field.text()?;
+        // Blanks around it are taken off; what else a header's reader would take off is refused.
+        if field.verbatim()?.chars().any(char::is_control) {
+            return Err(field.error(format!("{} contains a control character", shown(field.verbatim()?))));
+        }
         if verbatim.is_empty() {
             return Err(field.error("must not be empty").hint("write \".\" to export the whole workdir"));
         }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use ipc::edge::compiler::{CompilerToBroker, Facts as ArtifactFacts, Job};
 use ipc::edge::control::CompilerOrder;
+use rustix::event::{PollFd, PollFlags};
 
 use super::places::Places;
 use super::process::{Kind, Process};
+use super::signals::Signals;
 use super::starter::Starter;
 use crate::artifacts;
 use crate::cli::Cli;
@@ -29,6 +31,7 @@ pub(crate) fn compile(
     manifest: &Manifest,
     manifest_dir: &Path,
     places: &Places,
+    signals: &Signals,
 ) -> Result<Vec<artifacts::Compiled>, Refusal> {
     let mut stores = cli.artifact_dir.clone();
     stores.push(cli.state_dir.join("artifacts"));
@@ -37,14 +40,15 @@ pub(crate) fn compile(
         .artifacts
         .iter()
         .map(|artifact| {
+            signals.go_on()?;
             let payload = artifacts::read(artifact, manifest_dir, &stores)?;
             payload.compiled(artifact, &starter.cache, |job, input, output| {
                 if terminal {
-                    eprint!("compiling {} … ", artifact.name);
+                    crate::say_text(&format!("compiling {} … ", artifact.name));
                 }
-                let facts = run_compiler(starter, places, job, input, output);
+                let facts = run_compiler(starter, places, signals, job, input, output);
                 if terminal {
-                    eprintln!("{}", if facts.is_ok() { "done" } else { "refused" });
+                    say!("{}", if facts.is_ok() { "done" } else { "refused" });
                 }
                 facts
             })
@@ -55,6 +59,7 @@ pub(crate) fn compile(
 fn run_compiler(
     starter: &Starter,
     places: &Places,
+    signals: &Signals,
     job: Job,
     input: BorrowedFd<'_>,
     output: BorrowedFd<'_>,
@@ -65,7 +70,9 @@ fn run_compiler(
         .map_err(|error| Refusal::broken("compiler", error.to_string()))?;
     compiler.order(CompilerOrder::Compile(job), &[theirs.as_fd(), input, output])?;
     drop(theirs);
-    match answers.receive_until(Instant::now() + COMPILE_PATIENCE) {
+    let deadline = Instant::now() + COMPILE_PATIENCE;
+    answered(answers.as_fd(), signals, deadline)?;
+    match answers.receive_until(deadline) {
         Ok(received) => match received.message {
             CompilerToBroker::Compiled(facts) => Ok(*facts),
             CompilerToBroker::Refused { code, reason } => {
@@ -78,6 +85,26 @@ fn run_compiler(
             Err(Refusal::broken("compiler", format!("{what}: {}", compiler.life().describe())))
         }
         Err(error) => Err(Refusal::broken("compiler", format!("{what}: {error}"))),
+    }
+}
+
+/// Waits for an answer, for no longer than until `deadline`.
+///
+/// # Errors
+/// Exit status 143 if a signal ends the launch meanwhile; dropping the process ends the compiler.
+fn answered(answers: BorrowedFd<'_>, signals: &Signals, deadline: Instant) -> Result<(), Refusal> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(timeout) = rustix::event::Timespec::try_from(left) else { return Ok(()) };
+        let mut polled = [PollFd::new(&answers, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let ready = rustix::event::poll(&mut polled, Some(&timeout));
+        let [answer, signal] = polled.map(|entry| !entry.revents().is_empty());
+        if signal {
+            signals.go_on()?;
+        }
+        if answer || matches!(ready, Ok(0)) {
+            return Ok(());
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use ipc::edge::control::{
     DoorConfigure, DoorOrder, EgressOrder, ExportRoot, FileserverConfigure, FileserverOrder, HostOrder,
@@ -15,28 +14,33 @@ use ipc::memory::CounterWriter;
 use ipc::types::Class;
 
 use super::agent::{self, Facts};
+use super::class;
+use super::peer::Peer;
 use super::places::{Bases, Places};
 use super::process::{Kind, Process};
 use super::readers;
 use super::report::{self, Line, Shown};
-use super::starter::{Network, Siblings, Starter};
-use super::supervise::{Agent, Session, signals};
+use super::signals::Signals;
+use super::starter::{Network, Siblings, Starter, WaysOut};
+use super::supervise::{Agent, Session};
 use crate::card;
 use crate::cli::{self, Cli, Missing};
-use crate::host::cgroup;
-use crate::host::uids;
-use crate::host::workdir::{Sharing, Workdir};
+use crate::host::ordinary::User;
+use crate::host::uids::{self, Ids};
+use crate::host::workdir::{Owner, Sharing, Workdir};
+use crate::host::{certificates, cgroup};
 use crate::manifest::{self, Manifest, ParseOptions};
+use crate::minter::Minter;
 use crate::refusal::Refusal;
-use crate::trace::{self, Constants, Entry};
+use crate::trace::{self, Constants, Entry, Written};
 
-/// A session that serves, and the thread that writes its trace.
+/// A session that serves, and its trace.
 #[derive(Debug)]
 pub(crate) struct Launched {
     /// The session.
     pub(crate) session: Session,
-    /// Ends when everybody who reports is gone.
-    pub(crate) trace_writer: JoinHandle<()>,
+    /// To be waited for after the session: the last lines are those of processes that are gone.
+    pub(crate) written: Written,
 }
 
 /// Reads and checks the manifest; prints its warnings.
@@ -66,53 +70,48 @@ pub(crate) fn read_manifest(cli: &Cli) -> Result<Manifest, Refusal> {
     let (manifest, warnings) = manifest::parse(&text, options)?;
     if !cli.quiet {
         for warning in warnings {
-            eprintln!("{warning}");
+            say!("{warning}");
         }
     }
     Ok(manifest)
-}
-
-/// The class that is applied, given what is declared.
-///
-/// # Errors
-/// `E-CAP-003` for a floor above what this version builds.
-pub(crate) fn class(manifest: &Manifest) -> Result<Class, Refusal> {
-    match manifest.capabilities.containment {
-        Some(manifest::Class::Advisory) => Ok(Class::Advisory),
-        // Undeclared: the strongest class there is (`docs/decisions.md`, Undeclared containment).
-        None | Some(manifest::Class::Scoped) => Ok(Class::Scoped),
-        Some(manifest::Class::Sealed) => Err(Refusal::new(
-            "E-CAP-003",
-            "capabilities.containment: sealed",
-            "the strongest class here is scoped: this version composes no private root for programs yet",
-        )
-        .hint("declare scoped, or leave the key out")),
-    }
 }
 
 /// Launches.
 ///
 /// # Errors
 /// Whatever is refused; nothing is left behind then.
-pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal> {
-    let class = class(manifest)?;
+pub(crate) fn launch(cli: &Cli, manifest: &Manifest, user: Option<User>) -> Result<Launched, Refusal> {
+    let programs = if cli.serve_only { Vec::new() } else { agent::programs(manifest)? };
+    let containment = class::decide(cli, manifest, &programs, user.as_ref())?;
+    let class = containment.class;
     let manifest_dir = directory_of(&cli.manifest)?;
     let groups_host = cgroup::probe()?;
     let runs_programs = !cli.serve_only && !manifest.capabilities.shell_allow.is_empty();
-    let lacks = lacks(cli, &groups_host, runs_programs)?;
+    let mut lacks = lacks(cli, &groups_host, runs_programs, user.is_some())?;
+    if let Some(why) = &containment.weaker {
+        lacks.push(format!("sealed: {why}"));
+        if !cli.quiet {
+            say!("notice: class scoped, not sealed: {why}");
+        }
+    }
     let kinds: &[Kind] = if cli.serve_only {
         &[Kind::Door, Kind::Fileserver]
     } else {
         &[Kind::Door, Kind::Fileserver, Kind::SandboxHost, Kind::Runner, Kind::Egress, Kind::Compiler]
     };
     let siblings = Siblings::open(kinds)?;
-    let programs = if cli.serve_only { Vec::new() } else { agent::programs(manifest)? };
-    let egress_configure = agent::egress(manifest)?;
+    let certificates = if cli.serve_only { Vec::new() } else { certificates::load(manifest, &cli.ca_file)? };
+    let program_ports = if runs_programs { agent::program_ports(manifest)? } else { Vec::new() };
 
+    let signals = Signals::block()?;
     let bases = Rc::new(Bases::open(cli)?);
-    for session in bases.sweep(&groups_host)? {
-        if !cli.quiet {
-            eprintln!("notice: removed what the dead session {session} had left");
+    for (session, outcome) in bases.sweep(&groups_host)? {
+        match outcome {
+            Ok(()) if cli.quiet => {}
+            Ok(()) => say!("notice: removed what the dead session {session} had left"),
+            Err(error) => {
+                say!("warning: what the dead session {session} left cannot be removed: {error}")
+            }
         }
     }
     let session_id = format!("ses_{}", uuid::Uuid::now_v7().simple());
@@ -120,16 +119,22 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         cli.workdir.as_deref(),
         &manifest_dir,
         &session_id,
-        cli.uid_range.first,
+        user.as_ref().map_or(Owner::ParentsOr(cli.uid_range.first), |user| Owner::User(user.id)),
     )?));
     let opened = workdir.get()?;
     opened.refuse_overlap(&bases.roots.each_ref().map(|root| root.as_path()))?;
     manifest::check_files(manifest, &manifest_dir, opened.dir.path())?;
     let owner = opened.owner;
-    let ids = uids::take(&bases.ids, cli.uid_range)?;
-    let sharing = opened.sharing(&ids)?;
+    let (ids, sharing) = match &user {
+        Some(user) => (Ids::one(user.id), Sharing::User),
+        None => {
+            let ids = uids::take(&bases.ids, cli.uid_range)?;
+            let sharing = opened.sharing(&ids)?;
+            (ids, sharing)
+        }
+    };
     let shared_owner = matches!(sharing, Sharing::Owner);
-    if shared_owner && class == Class::Advisory {
+    if shared_owner && runs_programs && containment.tier == Class::Advisory {
         return Err(Refusal::new(
             "E-IO-002",
             opened.dir.path().display().to_string(),
@@ -143,25 +148,50 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         Refusal::new(code, format!("--listen {}", cli.listen), error.to_string())
     })?;
     let address = listener.local_addr().map_err(|error| Refusal::io("--listen", &error))?;
+    let egress_configure =
+        agent::egress(manifest, u8::try_from(certificates.len()).unwrap_or(u8::MAX), address, runs_programs);
     let url = public_url(cli, address)?;
+    let capsule_address = handle::Address::of_url(&url)
+        .map_err(|error| Refusal::new("E-MAN-003", format!("--public-url {url}"), error.to_string()))?;
+    if !cli.serve_only {
+        agent::fetch_peer_file(manifest, &capsule_address)?;
+    }
     let host_port =
         url.split_once("://").map_or(url.as_str(), |(_, rest)| rest).trim_end_matches('/').to_owned();
 
     let empty = Network::new(confine::net::empty_namespace())?;
-    let session_network = Network::new(confine::net::session_namespace())?;
-    let groups = groups_host.session(&session_id, limits(manifest, runs_programs))?;
-    let mut places = Places::make(&bases, &session_id, owner)?;
+    let (session_network, ways_out) = match runs_programs {
+        true => {
+            let (network, ways) = WaysOut::of(confine::net::session_network(&program_ports))?;
+            (network, Some(ways))
+        }
+        false => (Network::new(confine::net::session_namespace())?, None),
+    };
+    // Before the groups: by its run directory the next launch finds what this one left, if it is killed.
+    let places = Places::make(&bases, &session_id, owner)?;
+    let device = rustix::fs::fstat(&opened.dir)
+        .map_err(|errno| Refusal::io(opened.dir.path().display(), &errno.into()))?
+        .st_dev;
+    let groups = groups_host.session(&session_id, limits(manifest, runs_programs, device))?;
+    let io_unlimited = groups.io_unlimited.clone();
+    if let Some(why) = &io_unlimited {
+        lacks.push(format!("io-limit: {why}"));
+        if !cli.quiet {
+            say!("warning[W-SEC-021]: capabilities.resources.cgroup_io_bytes_per_sec: not applied: {why}");
+        }
+    }
     let trace_file = places.trace_file()?;
-    let signals = signals()?;
     let (bell, inbox) = readers::bell().map_err(|error| Refusal::broken("broker", error.to_string()))?;
     let (generation, generation_page) =
         CounterWriter::new().map_err(|error| Refusal::broken("generation page", error.to_string()))?;
 
     // From here on the broker makes no namespace of its own, opens no socket and gains no capability; every thread that is
     // started inherits this.
-    confine::enter_broker()
+    let rights = if user.is_some() { confine::Rights::User } else { confine::Rights::Root };
+    confine::enter_broker(rights)
         .map_err(|error| Refusal::broken("broker", format!("it cannot be confined: {error}")))?;
 
+    let generation = Arc::new(generation);
     let constants = Constants {
         session_id: session_id.clone(),
         class,
@@ -170,24 +200,32 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
             .as_ref()
             .map_or(String::new(), |files| files.root.verbatim().to_owned()),
     };
-    let (trace, writer) = trace::trace(trace_file, constants);
-    let trace_writer = readers::thread("trace".into(), move || writer.run())
-        .map_err(|error| Refusal::broken("broker", error.to_string()))?;
+    let (trace, written) = trace::trace(trace_file, constants);
 
     let tmp_mapped = ![opened.dir.path(), places.session.path(), places.runtime.path()]
         .iter()
         .any(|path| path.starts_with("/tmp"));
-    let export_path = manifest.export_files.as_ref().and_then(|files| {
-        let path =
-            files.root.components().iter().fold(opened.dir.path().to_owned(), |path, part| path.join(part));
-        path.canonicalize().ok().map(|path| path.display().to_string())
-    });
+    let exported = |root: &manifest::ExportRoot, max_bytes: manifest::ByteSize| {
+        let path = root.components().iter().fold(opened.dir.path().to_owned(), |path, part| path.join(part));
+        ExportRoot {
+            verbatim: root.verbatim().to_owned(),
+            components: root.components().to_vec(),
+            host_path: path.canonicalize().ok().map(|path| path.display().to_string()),
+            max_bytes: max_bytes.bytes(),
+        }
+    };
+    let fileserver_configure = FileserverConfigure {
+        class,
+        files: manifest.export_files.as_ref().map(|files| exported(&files.root, files.max_bytes)),
+        peer_files: manifest.export_peer_files.as_ref().map(|files| exported(&files.root, files.max_bytes)),
+    };
     let workdir_path = opened.dir.path().to_owned();
     let session_path = places.session.path().to_owned();
     let runtime_path = places.runtime.path().to_owned();
     let facts = || Facts {
         session_id: &session_id,
         url: &host_port,
+        address: &capsule_address,
         class,
         workdir: &workdir_path,
         session: &session_path,
@@ -198,24 +236,31 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         siblings,
         groups,
         ids,
+        user,
         sharing,
         workdir,
         empty,
         session_network,
-        class,
+        containment,
+        read_only: manifest.capabilities.read_only_paths(),
+        ways_out,
         quiet: cli.quiet,
+        component_memory: manifest.capabilities.limits.memory_bytes,
         cache: bases.cache.child(".").map_err(|error| Refusal::io(bases.cache.path().display(), &error))?,
         tmp_mapped,
-        generation: Arc::new(generation),
+        peer: Peer::new(trace.clone(), Arc::clone(&generation)),
+        generation,
         generation_page,
         trace,
         bell,
+        certificates,
+        doors: std::cell::Cell::new(0),
     };
 
     let compiled = if cli.serve_only {
         Vec::new()
     } else {
-        super::compile::compile(&starter, cli, manifest, &manifest_dir, &places)?
+        super::compile::compile(&starter, cli, manifest, &manifest_dir, &places, &signals)?
     };
 
     // All processes at once: each takes a few milliseconds, most of it waiting for the kernel.
@@ -250,22 +295,20 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         )),
     };
 
-    let fileserver_configure = FileserverConfigure {
-        class,
-        files: manifest.export_files.as_ref().map(|files| ExportRoot {
-            verbatim: files.root.verbatim().to_owned(),
-            components: files.root.components().to_vec(),
-            host_path: export_path,
-            max_bytes: files.max_bytes.bytes(),
-        }),
-    };
+    // The key is made after every process was started, so that none was ever a copy of a process that held it.
+    if let Some(files) = &manifest.export_peer_files {
+        let minter = Minter::new(&session_id, files.max_ttl)
+            .map_err(|error| Refusal::broken("minting key", error.to_string()))?;
+        starter.peer.begin(minter);
+    }
     let door_configure = DoorConfigure {
         class,
         files: manifest.export_files.as_ref().map(|files| PlaneConstants {
             root: files.root.verbatim().to_owned(),
             max_bytes: files.max_bytes.bytes(),
         }),
-        peer_files: false,
+        peer_files: manifest.export_peer_files.is_some(),
+        requests_from: 0,
         card: card::card(manifest, &url, &session_id, cli.serve_only),
         agent: !cli.serve_only,
     };
@@ -274,13 +317,8 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
     starter.connect_fileserver(&door, &fileserver, &window_reader)?;
     if let Some((host, runner, egress)) = &mut agent_ready {
         let agent = agent::agent(manifest, &manifest_dir, &compiled, &programs, &facts(), cli.task.clone())?;
-        let configure = agent::runner(
-            manifest,
-            programs.clone(),
-            &facts(),
-            cgroup::LEAVES,
-            !groups_host.missing.contains(&"pids"),
-        );
+        let configure =
+            agent::runner(manifest, programs.clone(), &facts(), cgroup::LEAVES, groups_host.controllers());
         starter.configure_agent(host, runner, &agent, configure)?;
         starter.configure_egress(egress, host, &egress_configure)?;
         starter.connect_door(&door, host)?;
@@ -288,28 +326,34 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         host.sealed()?;
     }
 
+    signals.go_on()?;
     let shown = Shown {
         facts: facts(),
         url: &url,
         records: places.records.path(),
-        mechanism: mechanism(class, door.landlock_abi),
+        tier: starter.containment.tier,
+        mechanism: starter.containment.mechanism,
         shared_owner,
+        user: starter.user.as_ref(),
         landlock_abi: door.landlock_abi,
         lacks,
+        io_unlimited,
+        runs_programs,
         processes: processes(&door, &fileserver, agent_ready.as_ref()),
     };
     starter.trace.record(Entry::SessionStart(Box::new(report::session_start(&shown, manifest))));
+    // What is on record stays, whatever fails from here on.
+    places.keep();
+    starter.workdir.keep();
     starter.serve(&door, &listener)?;
     if let Some((host, ..)) = &agent_ready {
         host.order(HostOrder::Run, &[])?;
     }
     report::ready_line(&shown);
     if report::wants_banner(cli.json, cli.quiet) {
-        eprint!("{}", report::banner(&shown, manifest));
+        crate::say_text(&report::banner(&shown, manifest));
     }
     drop(shown);
-    places.keep();
-    starter.workdir.keep();
     let agent = agent_ready.map(|(host, runner, egress)| Agent { host, runner, egress, egress_configure });
     let session = Session {
         door,
@@ -325,7 +369,7 @@ pub(crate) fn launch(cli: &Cli, manifest: &Manifest) -> Result<Launched, Refusal
         places,
         deaths: Vec::new(),
     };
-    Ok(Launched { session, trace_writer })
+    Ok(Launched { session, written })
 }
 
 /// A workdir this launch may have made: removed again when dropped, unless kept.
@@ -363,7 +407,7 @@ fn directory_of(manifest: &Path) -> Result<std::path::PathBuf, Refusal> {
 }
 
 /// What the host lacks, one line each, if the operator accepts it.
-fn lacks(cli: &Cli, host: &cgroup::Host, runs_programs: bool) -> Result<Vec<String>, Refusal> {
+fn lacks(cli: &Cli, host: &cgroup::Host, runs_programs: bool, user: bool) -> Result<Vec<String>, Refusal> {
     if host.missing.is_empty() || !runs_programs {
         return Ok(Vec::new());
     }
@@ -374,17 +418,24 @@ fn lacks(cli: &Cli, host: &cgroup::Host, runs_programs: bool) -> Result<Vec<Stri
             "cgroup v2 controllers",
             format!("{missing} cannot be used here, so programs cannot be limited together"),
         )
-        .hint("boot with cgroup v2 alone, or pass --accept-missing cgroup-limits"));
+        .hint(if user {
+            "have the group's controllers delegated (systemctl edit user@.service, Delegate=memory pids cpu), or pass \
+             --accept-missing cgroup-limits"
+        } else {
+            "boot with cgroup v2 alone, or pass --accept-missing cgroup-limits"
+        }));
     }
     Ok(vec![format!("cgroup-limits: no controller for {missing}: programs are not limited together")])
 }
 
-fn limits(manifest: &Manifest, runs_programs: bool) -> Option<cgroup::Limits> {
+fn limits(manifest: &Manifest, runs_programs: bool, device: u64) -> Option<cgroup::Limits> {
     let resources = manifest.capabilities.resources;
     runs_programs.then_some(cgroup::Limits {
         memory: resources.cgroup_memory_bytes,
         pids: resources.cgroup_pids_max,
         cpu_percent: resources.cgroup_cpu_percent,
+        io: resources.cgroup_io_bytes_per_sec,
+        device,
     })
 }
 
@@ -404,13 +455,6 @@ fn public_url(cli: &Cli, address: SocketAddr) -> Result<String, Refusal> {
                 .hint("name the address they use with --public-url"))
         }
         None => Ok(format!("http://{address}")),
-    }
-}
-
-fn mechanism(class: Class, landlock_abi: u32) -> String {
-    match class {
-        Class::Advisory => "seccomp, own ids and namespaces; programs see the host's files".into(),
-        Class::Scoped | Class::Sealed => format!("Landlock {landlock_abi}, seccomp, own ids and namespaces"),
     }
 }
 

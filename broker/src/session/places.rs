@@ -1,5 +1,6 @@
 //! The directories of one session, made together and taken back together.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
@@ -58,7 +59,7 @@ impl Bases {
     ///
     /// # Errors
     /// `E-IO-*`.
-    pub(crate) fn sweep(&self, host: &cgroup::Host) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn sweep(&self, host: &cgroup::Host) -> Result<Vec<sweep::Swept>, Refusal> {
         sweep::sweep(&self.run, &self.sessions, host)
             .map_err(|error| Refusal::io(self.run.path().display(), &error))
     }
@@ -76,7 +77,7 @@ pub(crate) struct Places {
     /// Read-only for guests and programs.
     pub(crate) runtime: Dir,
     _lock: File,
-    keep: bool,
+    keep: Cell<bool>,
 }
 
 impl Places {
@@ -96,10 +97,18 @@ impl Places {
             session.give(owner)?;
             let records = bases.records.make_new(name, 0o700)?;
             let name = name.to_owned();
-            Ok(Places { bases: Rc::clone(bases), name, records, session, runtime, _lock: lock, keep: false })
+            Ok(Places {
+                bases: Rc::clone(bases),
+                name,
+                records,
+                session,
+                runtime,
+                _lock: lock,
+                keep: Cell::new(false),
+            })
         };
         attempt().map_err(|error| {
-            undo.run(false);
+            undo.run(false, false);
             Refusal::io(format!("directories of {name}"), &error)
         })
     }
@@ -116,20 +125,31 @@ impl Places {
     }
 
     /// The session is on record: records stay from now on, whatever happens.
-    pub(crate) fn keep(&mut self) {
-        self.keep = true;
+    pub(crate) fn keep(&self) {
+        self.keep.set(true);
     }
 }
 
 impl Drop for Places {
     fn drop(&mut self) {
-        if self.keep {
-            for part in ["out", "logs"] {
-                // An absent one was removed by the capsule; there is nothing to keep then.
-                let _ = self.session.rename(part, &self.records, part);
+        let mut lost = false;
+        for part in ["out", "logs"].into_iter().filter(|_| self.keep.get()) {
+            match self.session.rename(part, &self.records, part) {
+                Ok(()) => {}
+                // The capsule removed it; there is nothing to keep then.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    lost = true;
+                    let (from, to) = (self.session.path().join(part), self.records.path());
+                    say!(
+                        "warning: {}: it stays, for it cannot be moved to {}: {error}",
+                        from.display(),
+                        to.display()
+                    );
+                }
             }
         }
-        Undo { bases: &self.bases, name: &self.name }.run(self.keep);
+        Undo { bases: &self.bases, name: &self.name }.run(self.keep.get(), lost);
     }
 }
 
@@ -139,17 +159,20 @@ struct Undo<'a> {
 }
 
 impl Undo<'_> {
-    fn run(&self, keep_records: bool) {
-        let report = |dir: &Dir, result: std::io::Result<()>| {
-            if let Err(error) = result {
-                eprintln!("warning: {}: cannot be removed: {error}", dir.path().join(self.name).display());
+    fn run(&self, keep_records: bool, keep_session: bool) {
+        let removed = |dir: &Dir| match dir.remove(self.name) {
+            Ok(()) => true,
+            Err(error) => {
+                say!("warning: {}: cannot be removed: {error}", dir.path().join(self.name).display());
+                false
             }
         };
         if !keep_records {
-            report(&self.bases.records, self.bases.records.remove(self.name));
+            removed(&self.bases.records);
         }
-        report(&self.bases.sessions, self.bases.sessions.remove(self.name));
-        // Last: a session is found by it.
-        report(&self.bases.run, self.bases.run.remove(self.name));
+        // The run directory last, by which a dead session is found: what could not be removed now, the next launch tries.
+        if keep_session || removed(&self.bases.sessions) {
+            removed(&self.bases.run);
+        }
     }
 }

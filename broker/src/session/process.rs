@@ -4,7 +4,7 @@
 //! was checked from outside. Only a `Process` takes orders.
 
 use std::cell::Cell;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ pub(crate) struct Begun<O> {
     spawned: Spawned<O>,
     uid: u32,
     gid: u32,
+    rights: confine::Rights,
 }
 
 /// Confined, checked, taking orders. Dropping it kills and reaps the process.
@@ -91,6 +92,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Bytes of the log that are kept to name the cause of a death.
 const TAIL: usize = 2048;
 
+/// Bytes of a log line that are shown in one piece.
+const LINE: u64 = 4096;
+
 /// Starts a sibling binary.
 ///
 /// # Errors
@@ -107,7 +111,11 @@ pub(crate) fn spawn<O: Message>(
     let (reader, writer) = std::io::pipe().map_err(|error| broken(&error))?;
     let child = confine::spawn::spawn(program, group, theirs.as_fd(), writer.as_fd())
         .map_err(|error| broken(&error))?;
-    let log = Log::follow(kind, reader, quiet).map_err(|error| broken(&error))?;
+    let log = Log::follow(kind, reader, quiet).map_err(|error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        broken(&error)
+    })?;
     Ok(Spawned {
         life: Life { kind, child, ended: Cell::new(None), log },
         control,
@@ -130,7 +138,12 @@ impl<O: Message> Spawned<O> {
             Err(error) => return Err(self.life.broken(&error)),
         }
         match self.control.send_with(&ToRole::Begin(begin.clone()), descriptors) {
-            Ok(()) => Ok(Begun { spawned: self, uid: begin.uid, gid: begin.gid }),
+            Ok(()) => Ok(Begun {
+                spawned: self,
+                uid: begin.uid,
+                gid: begin.gid,
+                rights: if begin.user_namespace { confine::Rights::User } else { confine::Rights::Root },
+            }),
             Err(error) => Err(self.life.broken(&error)),
         }
     }
@@ -138,12 +151,12 @@ impl<O: Message> Spawned<O> {
 
 impl<O: Message> Begun<O> {
     /// Waits for `Ready` and looks at the process from outside. `network` is the inode of the network namespace it belongs
-    /// into, or `None` for the broker's own.
+    /// into, or `None` for the broker's own; `groups` are its supplementary groups.
     ///
     /// # Errors
     /// Exit status 3, naming the process and what differs.
-    pub(crate) fn ready(self, network: Option<u64>) -> Result<Process<O>, Refusal> {
-        let Begun { spawned: Spawned { life, mut control, deadline }, uid, gid } = self;
+    pub(crate) fn ready(self, network: Option<u64>, groups: &[u32]) -> Result<Process<O>, Refusal> {
+        let Begun { spawned: Spawned { life, mut control, deadline }, uid, gid, rights } = self;
         let kind = life.kind;
         let report = match control.receive_until(deadline) {
             Ok(received) => match received.message {
@@ -155,7 +168,7 @@ impl<O: Message> Begun<O> {
             },
             Err(error) => return Err(life.broken(&error)),
         };
-        let expected = Expected { role: kind, uid, gid, network };
+        let expected = Expected { role: kind, uid, gid, groups: groups.to_vec(), rights, network };
         if let Err(mismatch) = inspect::check(life.child.pid, &expected) {
             // One that has died meanwhile looks like nothing at all: the cause of death says more.
             let reason = match life.wait(Duration::from_millis(100)) {
@@ -225,6 +238,11 @@ impl<O: Message> Process<O> {
 }
 
 impl Life {
+    /// Its pid in the broker's namespace.
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
     /// Waits for the end, at most this long; whether it has ended.
     pub(crate) fn wait(&self, patience: Duration) -> bool {
         if self.ended.get().is_none() && wait_pidfd(self.child.pidfd.as_fd(), patience) {
@@ -306,22 +324,20 @@ fn wait_pidfd(pidfd: BorrowedFd<'_>, patience: Duration) -> bool {
 impl Log {
     /// Copies a process's log to stderr, line by line with its name, on a thread that ends with the pipe. Nothing in it is
     /// interpreted but the fixed line of the filter's handler; control characters do not reach a terminal.
-    fn follow(kind: Kind, mut pipe: std::io::PipeReader, quiet: bool) -> std::io::Result<Log> {
+    fn follow(kind: Kind, pipe: std::io::PipeReader, quiet: bool) -> std::io::Result<Log> {
         let log = Log { shared: Arc::default() };
         let shared = Arc::clone(&log.shared);
         super::readers::thread(format!("log-{}", kind.name()), move || {
-            let mut buffer = [0; 4096];
-            while let Ok(length @ 1..) = pipe.read(&mut buffer) {
-                let Some(bytes) = buffer.get(..length) else { break };
+            let mut pipe = BufReader::new(pipe);
+            while let Some(line) = next_line(&mut pipe) {
                 if let Ok(mut tail) = shared.0.lock() {
-                    tail.bytes.extend_from_slice(bytes);
+                    tail.bytes.extend_from_slice(&line);
                     let excess = tail.bytes.len().saturating_sub(TAIL);
                     tail.bytes.drain(..excess);
                 }
-                if !quiet {
-                    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                        eprintln!("{}: {}", kind.name(), printable(line));
-                    }
+                let line = line.strip_suffix(b"\n").unwrap_or(&line);
+                if !quiet && !line.is_empty() {
+                    say!("{}: {}", kind.name(), printable(line));
                 }
             }
             if let Ok(mut tail) = shared.0.lock() {
@@ -343,13 +359,41 @@ impl Log {
     }
 }
 
+/// The next line with its end, whole however many writes it came in. One that is too long comes in pieces.
+fn next_line(pipe: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let length = pipe.take(LINE).read_until(b'\n', &mut line).ok()?;
+    (length > 0).then_some(line)
+}
+
 fn printable(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn a_line_written_in_pieces_is_one_line_and_an_endless_one_is_cut() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let writing = std::thread::spawn(move || {
+            for piece in ["min", "ted 7", "\nlast", " words"] {
+                writer.write_all(piece.as_bytes()).unwrap();
+                writer.flush().unwrap();
+            }
+        });
+        let mut pipe = BufReader::with_capacity(2, reader);
+        assert_eq!(next_line(&mut pipe).unwrap(), b"minted 7\n");
+        assert_eq!(next_line(&mut pipe).unwrap(), b"last words");
+        assert_eq!(next_line(&mut pipe), None);
+        writing.join().unwrap();
+
+        let mut endless = BufReader::new(std::io::repeat(b'x'));
+        assert_eq!(next_line(&mut endless).unwrap().len() as u64, LINE);
+    }
 
     #[test]
     fn a_death_is_named_by_its_cause() {

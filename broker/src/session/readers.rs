@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Queue, Sender as QueueSender, channel};
 
-use ipc::edge::broker_fileserver::Served;
-use ipc::edge::door_broker::DoorToBroker;
-use ipc::edge::egress_broker::EgressToBroker;
+use ipc::edge::broker_fileserver::{BrokerToFileserver, FileserverToBroker};
+use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
+use ipc::edge::egress_broker::{Asker, EgressToBroker};
 use ipc::edge::host_broker::{BrokerToHost, Event, HostToBroker, LoopEnded};
 use ipc::edge::runner_broker::RunnerToBroker;
 use ipc::memory::CounterWriter;
 use ipc::{Channel, ChannelError, Message, Never};
 use rustix::event::EventfdFlags;
 
+use super::peer::Peer;
 use super::process::Kind;
 use crate::trace::{Entry, Trace};
 
@@ -28,13 +29,19 @@ pub(crate) fn thread(
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-        if let Err(error) = confine::enter_broker_thread() {
-            eprintln!("error[E-RUN-007]: broker: a thread cannot be confined: {error}");
+        // What is computed from the minting key on this stack stays in this process.
+        let shielded = confine::shield_stack().map_err(|errno| errno.to_string());
+        let confined = confine::enter_broker_thread().map_err(|error| error.to_string());
+        if let Err(error) = shielded.and(confined) {
+            say!("error[E-RUN-007]: broker: a thread cannot be confined: {error}");
             std::process::exit(3);
         }
         work();
     })
 }
+
+/// Which of the processes of a kind, told by its pid: there may be a new one when its news are read. `None` is the one there is.
+pub(crate) type Instance = Option<i32>;
 
 /// What the supervising thread is told.
 #[derive(Debug)]
@@ -42,9 +49,9 @@ pub(crate) enum News {
     /// The agent's loop is over.
     LoopEnded(LoopEnded),
     /// A process broke the rules of its channel.
-    Violation(Kind, String),
+    Violation(Kind, Instance, String),
     /// A process closed its channel, and all it had said was read.
-    Closed(Kind),
+    Closed(Kind, Instance),
 }
 
 /// Wakes the supervising thread.
@@ -95,7 +102,7 @@ impl AsFd for Inbox {
 
 /// Reads a channel until it closes. A violation is reported; the supervising thread ends the process.
 fn read<Tx, Rx>(
-    kind: Kind,
+    (kind, instance): (Kind, Instance),
     mut channel: Channel<Tx, Rx>,
     bell: Bell,
     mut take: impl FnMut(&Channel<Tx, Rx>, Rx) -> Result<(), String> + Send + 'static,
@@ -118,40 +125,82 @@ where
             }
         };
         bell.ring(match end {
-            Some(reason) => News::Violation(kind, reason),
-            None => News::Closed(kind),
+            Some(reason) => News::Violation(kind, instance, reason),
+            None => News::Closed(kind, instance),
         });
     })?;
     Ok(())
 }
 
-/// What the fileserver served.
-pub(crate) fn fileserver(channel: Channel<Never, Served>, trace: Trace, bell: Bell) -> std::io::Result<()> {
-    read(Kind::Fileserver, channel, bell, move |_, served| {
+/// What the fileserver served, and where paths lead for which a handle is to be minted.
+pub(crate) fn fileserver(
+    instance: Instance,
+    channel: Channel<BrokerToFileserver, FileserverToBroker>,
+    trace: Trace,
+    peer: Arc<Peer>,
+    bell: Bell,
+) -> std::io::Result<()> {
+    let number = peer.fileserver_came(channel.sender());
+    let news = bell.clone();
+    let gone = Gone { peer: Arc::clone(&peer), number };
+    let mut begun = false;
+    read((Kind::Fileserver, instance), channel, bell, move |_, served| {
+        let _moved_in = &gone;
+        if !begun {
+            begun = true;
+            // Records wait in the channel while a core is busy serving, and are written several at a time. A kernel that
+            // refuses costs speed and nothing else.
+            let _ = confine::give_way();
+        }
         let process = "fileserver";
         trace.record(match served {
-            Served::List { generation, entry_count, total_bytes, refused } => {
+            FileserverToBroker::List { generation, entry_count, total_bytes, refused } => {
                 Entry::List { generation, entry_count, total_bytes, refused, consulted: true, process }
             }
-            Served::Read { path, generation, outcome } => {
+            FileserverToBroker::Read { path, generation, outcome } => {
                 Entry::Read { path: cap(path), generation, outcome, process }
+            }
+            FileserverToBroker::Redeemed { id, generation, outcome } => {
+                peer.redeemed(id, generation, outcome);
+                return Ok(());
+            }
+            FileserverToBroker::Canonical { id, outcome } => {
+                if let Err(reason) = peer.canonical(id, outcome) {
+                    news.ring(News::Violation(Kind::SandboxHost, None, reason));
+                }
+                return Ok(());
             }
         });
         Ok(())
     })
 }
 
-/// What the door refused.
+/// Ends what a fileserver left unanswered once nothing more of it will be heard.
+struct Gone {
+    peer: Arc<Peer>,
+    number: u64,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.peer.fileserver_gone(self.number);
+    }
+}
+
+/// What the door refused, and the handles it was shown.
 pub(crate) fn door(
-    channel: Channel<Never, DoorToBroker>,
+    instance: Instance,
+    channel: Channel<BrokerToDoor, DoorToBroker>,
     trace: Trace,
     generation: Arc<CounterWriter>,
+    peer: Arc<Peer>,
     bell: Bell,
 ) -> std::io::Result<()> {
-    read(Kind::Door, channel, bell, move |_, refused| {
+    let door = channel.sender();
+    read((Kind::Door, instance), channel, bell, move |_, message| {
         let process = "door";
         let generation = generation.get();
-        trace.record(match refused {
+        trace.record(match message {
             DoorToBroker::ListRefused { code } => Entry::List {
                 generation,
                 entry_count: 0,
@@ -163,12 +212,21 @@ pub(crate) fn door(
             DoorToBroker::ReadRefused { path, code } => {
                 Entry::Read { path: cap(path), generation, outcome: Err(code), process }
             }
-            DoorToBroker::RedeemRefused { handle_id, audience, code } => Entry::RedeemRefused {
+            DoorToBroker::RedeemRefused { handle_id, audience, code } => Entry::Redeem {
                 handle_id: cap(handle_id),
-                audience: audience.map(cap),
+                path: None,
                 generation,
-                code,
+                audience: audience.map(cap),
+                outcome: Err(code),
+                process,
             },
+            DoorToBroker::Redeem { id, payload, mac, audience } => {
+                return peer.redeem(id, &payload, &mac, cap(audience), &door);
+            }
+            DoorToBroker::RedeemAbandoned { id } => {
+                peer.abandon(id);
+                return Ok(());
+            }
         });
         Ok(())
     })
@@ -177,14 +235,17 @@ pub(crate) fn door(
 /// The agent's lines, and the end of tasks: the generation is stored before the answer goes back, and sandbox-host releases
 /// a terminal status only then.
 pub(crate) fn sandbox_host(
+    instance: Instance,
     channel: Channel<BrokerToHost, HostToBroker>,
     trace: Trace,
     generation: Arc<CounterWriter>,
+    peer: Arc<Peer>,
     bell: Bell,
 ) -> std::io::Result<()> {
-    let mut parts = Vec::new();
+    let (mut parts, mut over) = (Vec::new(), false);
     let news = bell.clone();
-    read(Kind::SandboxHost, channel, bell, move |channel, message| {
+    let host = channel.sender();
+    read((Kind::SandboxHost, instance), channel, bell, move |channel, message| {
         match message {
             HostToBroker::Event(event) if parts.is_empty() => trace.record(Entry::Agent(event)),
             HostToBroker::EventPart { last, bytes } => {
@@ -205,8 +266,18 @@ pub(crate) fn sandbox_host(
                     .send(&BrokerToHost::TaskEndedStored { task_id, generation })
                     .map_err(|error| error.to_string())?;
             }
-            HostToBroker::LoopEnded(ended) if parts.is_empty() => news.ring(News::LoopEnded(ended)),
-            HostToBroker::Event(_) | HostToBroker::TaskEnded { .. } | HostToBroker::LoopEnded(_) => {
+            HostToBroker::Mint { id, path, audience, ttl_ms } if parts.is_empty() => {
+                return peer.mint(id, path, audience, ttl_ms, &host);
+            }
+            HostToBroker::LoopEnded(ended) if parts.is_empty() && !over => {
+                over = true;
+                news.ring(News::LoopEnded(ended));
+            }
+            HostToBroker::LoopEnded(_) if over => return Err("its loop ended twice".into()),
+            HostToBroker::Event(_)
+            | HostToBroker::TaskEnded { .. }
+            | HostToBroker::Mint { .. }
+            | HostToBroker::LoopEnded(_) => {
                 return Err("an event was left unfinished".into());
             }
         }
@@ -215,13 +286,15 @@ pub(crate) fn sandbox_host(
 }
 
 /// Limits that programs hit.
-pub(crate) fn runner(channel: Channel<Never, RunnerToBroker>, bell: Bell) -> std::io::Result<()> {
-    read(Kind::Runner, channel, bell, move |_, message| {
+pub(crate) fn runner(
+    instance: Instance,
+    channel: Channel<Never, RunnerToBroker>,
+    bell: Bell,
+) -> std::io::Result<()> {
+    read((Kind::Runner, instance), channel, bell, move |_, message| {
         match message {
             RunnerToBroker::LeafStuck { leaf } => {
-                eprintln!(
-                    "warning: programs/{leaf}: a process survived the kill of its group for two seconds"
-                );
+                say!("warning: programs/{leaf}: a process survived the kill of its group for two seconds");
             }
         }
         Ok(())
@@ -230,14 +303,19 @@ pub(crate) fn runner(channel: Channel<Never, RunnerToBroker>, bell: Bell) -> std
 
 /// Refused destinations.
 pub(crate) fn egress(
+    instance: Instance,
     channel: Channel<Never, EgressToBroker>,
     trace: Trace,
     bell: Bell,
 ) -> std::io::Result<()> {
-    read(Kind::Egress, channel, bell, move |_, message| {
+    read((Kind::Egress, instance), channel, bell, move |_, message| {
         match message {
-            EgressToBroker::NetworkDenied { artifact, destination } => {
-                trace.record(Entry::NetworkDenied { artifact: cap(artifact), destination: cap(destination) });
+            EgressToBroker::NetworkDenied { asker, destination, reason, count } => {
+                let asker = match asker {
+                    Asker::Artifact(name) => Asker::Artifact(cap(name)),
+                    other => other,
+                };
+                trace.record(Entry::NetworkDenied { asker, destination: cap(destination), reason, count });
             }
         }
         Ok(())

@@ -1,26 +1,29 @@
 //! Everything needed to start each process of the session, at launch and again when one of the stateless three has died.
 
+use std::cell::Cell;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use confine::spawn::Program;
 use ipc::edge::control::{
     Begin, CACHE, DoorConfigure, DoorOrder, EgressConfigure, EgressOrder, FileserverConfigure,
-    FileserverOrder, HostOrder, RUNTIME, RunnerOrder, SESSION, WORKDIR,
+    FileserverOrder, HostOrder, Programs, RUNTIME, RunnerOrder, SESSION, WORKDIR,
 };
 use ipc::memory::CounterWriter;
-use ipc::types::Class;
 use ipc::{Channel, Message};
 
+use super::class::Containment;
 use super::launch::MadeWorkdir;
+use super::peer::Peer;
 use super::places::Places;
 use super::process::{self, Begun, Kind, Process, Spawned};
 use super::readers::{self, Bell};
-use crate::host::cgroup::Groups;
+use crate::host::cgroup::{Bound, Groups};
 use crate::host::dirs::Dir;
-use crate::host::uids::Ids;
+use crate::host::ordinary::User;
+use crate::host::uids::{Id, Ids};
 use crate::host::workdir::{Sharing, tree};
 use crate::refusal::Refusal;
 use crate::trace::Trace;
@@ -45,6 +48,34 @@ impl Network {
         let descriptor = made.map_err(refuse)?;
         let stat = rustix::fs::fstat(&descriptor).map_err(|errno| refuse(errno.into()))?;
         Ok(Network { descriptor, inode: stat.st_ino })
+    }
+}
+
+/// The sockets of the session's network that egress answers at. The broker holds them for the next egress and uses none.
+#[derive(Debug)]
+pub(crate) struct WaysOut {
+    /// Where programs ask for names.
+    resolver: OwnedFd,
+    /// Where their connections arrive.
+    listeners: Vec<OwnedFd>,
+}
+
+impl WaysOut {
+    /// Takes a session's network apart.
+    ///
+    /// # Errors
+    /// `E-CAP-005`.
+    pub(crate) fn of(
+        made: std::io::Result<confine::net::SessionNetwork>,
+    ) -> Result<(Network, WaysOut), Refusal> {
+        let mut sockets = None;
+        let namespace = made.map(|made| {
+            sockets = Some(WaysOut { resolver: made.resolver, listeners: made.listeners });
+            made.namespace
+        });
+        let network = Network::new(namespace)?;
+        let sockets = sockets.ok_or_else(|| Refusal::broken("network namespace", "it has no sockets"))?;
+        Ok((network, sockets))
     }
 }
 
@@ -96,6 +127,8 @@ pub(crate) struct Starter {
     pub(crate) groups: Groups,
     /// Its ids.
     pub(crate) ids: Ids,
+    /// The user whose id they all are, if the broker is not root's.
+    pub(crate) user: Option<User>,
     /// How roles that see the workdir are identified.
     pub(crate) sharing: Sharing,
     /// The accessible workdir.
@@ -104,10 +137,16 @@ pub(crate) struct Starter {
     pub(crate) empty: Network,
     /// The session's own, for programs.
     pub(crate) session_network: Network,
-    /// The class programs get.
-    pub(crate) class: Class,
+    /// The class, and what it means for programs.
+    pub(crate) containment: Containment,
+    /// `filesystem.read_only`: plain paths relative to the workdir.
+    pub(crate) read_only: Vec<PathBuf>,
+    /// The session network's ways out, for each egress, if there are programs.
+    pub(crate) ways_out: Option<WaysOut>,
     /// Whether processes' logs are shown.
     pub(crate) quiet: bool,
+    /// `capabilities.limits.memory_bytes`
+    pub(crate) component_memory: u64,
     /// Compiled components.
     pub(crate) cache: Dir,
     /// Whether the session's `tmp/` stands at `/tmp` for programs.
@@ -120,7 +159,16 @@ pub(crate) struct Starter {
     pub(crate) trace: Trace,
     /// Wakes the supervisor.
     pub(crate) bell: Bell,
+    /// Handles, and the key.
+    pub(crate) peer: Arc<Peer>,
+    /// Trusted certificates for egress, as sealed memory files.
+    pub(crate) certificates: Vec<OwnedFd>,
+    /// Doors started so far: each numbers its requests from a range of its own.
+    pub(crate) doors: Cell<u64>,
 }
+
+/// Requests one door can number; none makes as many.
+const REQUESTS_PER_DOOR: u64 = 1 << 40;
 
 /// A pair of channel ends for an edge between two processes: what each of them gets.
 type Ends = (OwnedFd, OwnedFd);
@@ -147,12 +195,29 @@ fn thread(error: &std::io::Error) -> Refusal {
 }
 
 impl Starter {
+    /// What a process of ours may use up: far more than it needs, so that one that was taken over takes no more.
+    fn bound(&self, kind: Kind) -> Bound {
+        const MIB: u64 = 1 << 20;
+        let memory = match kind {
+            Kind::Door | Kind::Runner => 256 * MIB,
+            Kind::Egress => 512 * MIB,
+            Kind::Fileserver => 1024 * MIB,
+            Kind::Compiler => 4096 * MIB,
+            // A driver, a tool, a hook and one more, each at its own limit.
+            Kind::SandboxHost => self.component_memory.saturating_mul(4).saturating_add(1024 * MIB),
+        };
+        Bound { memory, pids: 256 }
+    }
+
     /// Starts a binary; `begin` and `ready` follow.
     ///
     /// # Errors
     /// See [`process::spawn`].
     pub(crate) fn spawn<O: Message>(&self, kind: Kind) -> Result<Spawned<O>, Refusal> {
-        let group = self.groups.role(kind.name()).map_err(|error| Refusal::io(kind.name(), &error))?;
+        let group = self
+            .groups
+            .role(kind.name(), self.bound(kind))
+            .map_err(|error| Refusal::io(kind.name(), &error))?;
         process::spawn(kind, self.siblings.get(kind)?, Some(group.as_fd()), self.quiet)
     }
 
@@ -168,12 +233,12 @@ impl Starter {
     ) -> Result<Begun<O>, Refusal> {
         let shared = matches!(self.sharing, Sharing::Owner);
         let opened = self.workdir.get()?;
-        let id = |own: u32| if shared { opened.owner } else { (own, own) };
+        let id = |own: Id| if shared { opened.owner } else { own };
         let workdir = &opened.dir;
         let (identity, network, trees) = match kind {
-            Kind::Door => ((self.ids.door, self.ids.door), Some(&self.empty), vec![]),
-            Kind::Egress => ((self.ids.egress, self.ids.egress), None, vec![]),
-            Kind::Compiler => ((self.ids.compiler, self.ids.compiler), Some(&self.empty), vec![]),
+            Kind::Door => (self.ids.door, Some(&self.empty), vec![]),
+            Kind::Egress => (self.ids.egress, None, vec![]),
+            Kind::Compiler => (self.ids.compiler, Some(&self.empty), vec![]),
             Kind::Fileserver => {
                 let map = self.sharing.fileserver();
                 (
@@ -196,13 +261,17 @@ impl Starter {
             Kind::Runner => {
                 let map = self.sharing.programs();
                 let at = |dir: &Dir| dir.path().display().to_string();
+                let tree_of_programs = |dir: &Dir| match self.containment.workdir_exec {
+                    true => confine::mount::executable_tree(dir.as_fd(), map),
+                    false => tree(dir, map, false),
+                };
                 let mut trees = vec![
-                    (at(workdir), tree(workdir, map, false)),
-                    (at(&places.session), tree(&places.session, map, false)),
+                    (at(workdir), tree_of_programs(workdir)),
+                    (at(&places.session), tree_of_programs(&places.session)),
                     (at(&places.runtime), tree(&places.runtime, None, true)),
                 ];
                 if self.tmp_mapped {
-                    let tmp = places.session.child("tmp").and_then(|tmp| tree(&tmp, map, false));
+                    let tmp = places.session.child("tmp").and_then(|tmp| tree_of_programs(&tmp));
                     trees.push(("/tmp".to_owned(), tmp));
                 }
                 (id(self.ids.programs), Some(&self.session_network), trees)
@@ -218,10 +287,11 @@ impl Starter {
         let begin = Begin {
             uid: identity.0,
             gid: identity.1,
+            user_namespace: self.user.is_some(),
             join_network: network.is_some(),
             trees: mount_points,
-            class: self.class,
-            shared_owner: shared,
+            read_only: self.read_only_below(kind, workdir.path()),
+            programs: (kind == Kind::Runner).then(|| self.programs(places)),
         };
         let attached: Vec<BorrowedFd<'_>> = network
             .map(|network| network.descriptor.as_fd())
@@ -231,16 +301,38 @@ impl Starter {
         spawned.begin(&begin, &attached)
     }
 
+    /// The paths that a role may read and not change, where it has the workdir to write.
+    fn read_only_below(&self, kind: Kind, workdir: &Path) -> Vec<String> {
+        let root = match kind {
+            Kind::SandboxHost => Path::new(WORKDIR),
+            Kind::Runner => workdir,
+            Kind::Door | Kind::Fileserver | Kind::Egress | Kind::Compiler => return Vec::new(),
+        };
+        self.read_only.iter().map(|below| root.join(below).display().to_string()).collect()
+    }
+
+    /// What programs see and may touch.
+    fn programs(&self, places: &Places) -> Programs {
+        Programs {
+            tier: self.containment.tier,
+            home: places.session.path().join("home").display().to_string(),
+            shown: self.containment.shown.clone(),
+            workdir_exec: self.containment.workdir_exec,
+            unix_sockets: self.containment.unix_sockets,
+        }
+    }
+
     /// Waits for `Ready` and checks the process from outside.
     ///
     /// # Errors
     /// See [`Begun::ready`].
     pub(crate) fn ready<O: Message>(&self, kind: Kind, begun: Begun<O>) -> Result<Process<O>, Refusal> {
-        begun.ready(match kind {
+        let network = match kind {
             Kind::Egress => None,
             Kind::Runner => Some(self.session_network.inode),
             Kind::Door | Kind::Fileserver | Kind::SandboxHost | Kind::Compiler => Some(self.empty.inode),
-        })
+        };
+        begun.ready(network, self.user.as_ref().map_or(&[], |user| user.groups.as_slice()))
     }
 
     /// All three steps, for a process that is started alone.
@@ -264,7 +356,14 @@ impl Starter {
     ) -> Result<OwnedFd, Refusal> {
         let (window, window_reader) = ipc::memory::window().map_err(|error| memory(&error))?;
         let (served, theirs) = pair()?;
-        readers::fileserver(served, self.trace.clone(), self.bell.clone()).map_err(|error| thread(&error))?;
+        readers::fileserver(
+            Some(fileserver.pid()),
+            served,
+            self.trace.clone(),
+            Arc::clone(&self.peer),
+            self.bell.clone(),
+        )
+        .map_err(|error| thread(&error))?;
         let theirs = descriptor(theirs)?;
         fileserver.order(
             FileserverOrder::Configure(configure.clone()),
@@ -286,6 +385,7 @@ impl Starter {
         use ipc::edge::door_fileserver::{DoorToFileserver, FileserverToDoor};
         let (to_fileserver, to_door) = edge::<DoorToFileserver, FileserverToDoor>()?;
         fileserver.order(FileserverOrder::Door, &[to_door.as_fd()])?;
+        self.peer.fileserver_wired();
         door.order(DoorOrder::Fileserver, &[to_fileserver.as_fd(), window_reader.as_fd()])
     }
 
@@ -299,10 +399,21 @@ impl Starter {
         configure: &DoorConfigure,
     ) -> Result<(), Refusal> {
         let (refused, theirs) = pair()?;
-        readers::door(refused, self.trace.clone(), Arc::clone(&self.generation), self.bell.clone())
-            .map_err(|error| thread(&error))?;
+        let generation = Arc::clone(&self.generation);
+        readers::door(
+            Some(door.pid()),
+            refused,
+            self.trace.clone(),
+            generation,
+            Arc::clone(&self.peer),
+            self.bell.clone(),
+        )
+        .map_err(|error| thread(&error))?;
         let theirs = descriptor(theirs)?;
-        door.order(DoorOrder::Configure(configure.clone()), &[theirs.as_fd()])
+        let before = self.doors.replace(self.doors.get() + 1);
+        let configure =
+            DoorConfigure { requests_from: before.saturating_mul(REQUESTS_PER_DOOR), ..configure.clone() };
+        door.order(DoorOrder::Configure(configure), &[theirs.as_fd()])
     }
 
     /// Connects a door and sandbox-host.
@@ -344,23 +455,35 @@ impl Starter {
         use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
         let (to_runner, to_host) = edge::<HostToRunner, RunnerToHost>()?;
         let (events, theirs) = pair()?;
-        readers::runner(events, self.bell.clone()).map_err(|error| thread(&error))?;
+        readers::runner(Some(runner.pid()), events, self.bell.clone()).map_err(|error| thread(&error))?;
         let theirs = descriptor(theirs)?;
-        let leaves = programs.leaves;
-        runner.order(RunnerOrder::Configure(programs), &[to_host.as_fd(), theirs.as_fd()])?;
+        let (leaves, controllers) = (programs.leaves, programs.controllers);
+        let refused =
+            |what: String| move |error: std::io::Error| Refusal::new("E-RUN-012", what, error.to_string());
+        let counters = self.groups.counters(controllers).map_err(refused("programs".to_owned()))?;
+        let attached: Vec<BorrowedFd<'_>> =
+            [to_host.as_fd(), theirs.as_fd()].into_iter().chain(counters.iter().map(AsFd::as_fd)).collect();
+        runner.order(RunnerOrder::Configure(programs), &attached)?;
         for number in 0..leaves {
-            let leaf = self.groups.leaf(number).map_err(|error| {
-                Refusal::new("E-RUN-012", format!("programs/{number}"), error.to_string())
-            })?;
-            let [procs, kill, events] = &leaf;
-            runner.order(RunnerOrder::Leaf(number), &[procs.as_fd(), kill.as_fd(), events.as_fd()])?;
+            let leaf =
+                self.groups.leaf(number, controllers).map_err(refused(format!("programs/{number}")))?;
+            let files: Vec<BorrowedFd<'_>> = leaf.iter().map(AsFd::as_fd).collect();
+            runner.order(RunnerOrder::Leaf { number, controllers }, &files)?;
         }
         runner.order(RunnerOrder::Run, &[])?;
 
         let document = ipc::memory::sealed_document("agent", agent).map_err(|error| memory(&error))?;
         let (events, theirs) = pair()?;
-        readers::sandbox_host(events, self.trace.clone(), Arc::clone(&self.generation), self.bell.clone())
-            .map_err(|error| thread(&error))?;
+        let generation = Arc::clone(&self.generation);
+        readers::sandbox_host(
+            Some(host.pid()),
+            events,
+            self.trace.clone(),
+            generation,
+            Arc::clone(&self.peer),
+            self.bell.clone(),
+        )
+        .map_err(|error| thread(&error))?;
         let theirs = descriptor(theirs)?;
         host.order(HostOrder::Configure, &[theirs.as_fd(), to_runner.as_fd(), document.as_fd()])
     }
@@ -377,9 +500,23 @@ impl Starter {
     ) -> Result<(), Refusal> {
         let (to_egress, to_host) = edge::<ipc::edge::host_egress::HostToEgress, ipc::Never>()?;
         let (events, theirs) = pair()?;
-        readers::egress(events, self.trace.clone(), self.bell.clone()).map_err(|error| thread(&error))?;
+        readers::egress(Some(egress.pid()), events, self.trace.clone(), self.bell.clone())
+            .map_err(|error| thread(&error))?;
         let theirs = descriptor(theirs)?;
-        egress.order(EgressOrder::Configure(configure.clone()), &[to_host.as_fd(), theirs.as_fd()])?;
+        let attached: Vec<BorrowedFd<'_>> = [to_host.as_fd(), theirs.as_fd()]
+            .into_iter()
+            .chain(self.certificates.iter().map(AsFd::as_fd))
+            .collect();
+        egress.order(EgressOrder::Configure(configure.clone()), &attached)?;
+        if let Some(ways) = &self.ways_out {
+            egress.order(EgressOrder::Resolver, &[ways.resolver.as_fd()])?;
+            for listener in &ways.listeners {
+                // One that died may have shut it down.
+                rustix::net::listen(listener, confine::net::BACKLOG)
+                    .map_err(|errno| Refusal::broken("listener of programs", errno.to_string()))?;
+                egress.order(EgressOrder::Listener, &[listener.as_fd()])?;
+            }
+        }
         egress.order(EgressOrder::Run, &[])?;
         host.order(HostOrder::Egress, &[to_egress.as_fd()])
     }

@@ -10,15 +10,20 @@ use ipc::edge::control::{
     RunnerOrder,
 };
 use ipc::edge::host_broker::{ExitStatus, LoopEnded};
-use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags};
 
 use super::places::Places;
 use super::process::{Kind, Life, Process, Speech};
-use super::readers::{Inbox, News};
+use super::readers::{Inbox, Instance, News};
+use super::signals::Signals;
 use super::starter::Starter;
 use crate::refusal::Refusal;
 use crate::trace::Entry;
+
+/// Processes that can be replaced: what they know, others know, too.
+const STATELESS: [Kind; 3] = [Kind::Fileserver, Kind::Door, Kind::Egress];
+/// Processes that are the session.
+const IRREPLACEABLE: [Kind; 2] = [Kind::SandboxHost, Kind::Runner];
 
 /// An ordinary end may take this long (`spec: first SIGTERM`), then it is a hard one.
 const END_PATIENCE: Duration = Duration::from_secs(20);
@@ -28,9 +33,6 @@ const DEATHS: usize = 2;
 
 /// See [`DEATHS`].
 const DEATH_WINDOW: Duration = Duration::from_secs(60);
-
-/// `SIGHUP` as signalfd reports it.
-const SIGHUP: u32 = nix::sys::signal::Signal::SIGHUP as u32;
 
 /// How long a process may take to exit once asked.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +56,7 @@ pub(crate) struct Session {
     pub(crate) fileserver_configure: FileserverConfigure,
     pub(crate) window_reader: OwnedFd,
     pub(crate) listener: TcpListener,
-    pub(crate) signals: SignalFd,
+    pub(crate) signals: Signals,
     pub(crate) inbox: Inbox,
     pub(crate) starter: Starter,
     pub(crate) places: Places,
@@ -86,8 +88,8 @@ enum Happened {
     Signal,
     Died(Kind),
     LoopEnded(LoopEnded),
-    Violation(Kind, String),
-    Closed(Kind),
+    Violation(Kind, Instance, String),
+    Closed(Kind, Instance),
     TimedOut,
 }
 
@@ -95,8 +97,8 @@ impl From<News> for Happened {
     fn from(news: News) -> Self {
         match news {
             News::LoopEnded(totals) => Happened::LoopEnded(totals),
-            News::Violation(kind, reason) => Happened::Violation(kind, reason),
-            News::Closed(kind) => Happened::Closed(kind),
+            News::Violation(kind, instance, reason) => Happened::Violation(kind, instance, reason),
+            News::Closed(kind, instance) => Happened::Closed(kind, instance),
         }
     }
 }
@@ -123,8 +125,11 @@ impl Session {
                         return End::Broken(self.cause(refusal));
                     }
                 }
-                Ok(Happened::Violation(kind, reason)) => {
-                    eprintln!("warning: {}: it broke the protocol ({reason}) and is ended", kind.name());
+                // Of one that is gone already: its end was dealt with.
+                Ok(Happened::Violation(kind, instance, _) | Happened::Closed(kind, instance))
+                    if self.is_old(kind, instance) => {}
+                Ok(Happened::Violation(kind, _, reason)) => {
+                    say!("warning: {}: it broke the protocol ({reason}) and is ended", kind.name());
                     match self.life(kind) {
                         Some(life) => life.kill(),
                         None => continue,
@@ -136,13 +141,24 @@ impl Session {
                         return End::Broken(refusal);
                     }
                 }
-                // About to die, which for these two is the end; for the others their pidfd tells the rest.
-                Ok(Happened::Closed(kind @ (Kind::SandboxHost | Kind::Runner))) => {
+                // About to die, which for these two is the end.
+                Ok(Happened::Closed(kind @ (Kind::SandboxHost | Kind::Runner), _)) => {
                     if let Err(refusal) = self.replace(kind) {
                         return End::Broken(self.cause(refusal));
                     }
                 }
-                Ok(Happened::Closed(_) | Happened::TimedOut) => {}
+                // The others must be about to die, too: without its records no process goes on.
+                Ok(Happened::Closed(kind, _)) => {
+                    let Some(life) = self.life(kind) else { continue };
+                    if !life.wait(EXIT_PATIENCE) {
+                        say!("warning: {}: it closed its channel and is ended", kind.name());
+                        life.kill();
+                    }
+                    if let Err(refusal) = self.replace(kind) {
+                        return End::Broken(self.cause(refusal));
+                    }
+                }
+                Ok(Happened::TimedOut) => {}
                 Err(refusal) => return End::Broken(refusal),
             }
         }
@@ -160,8 +176,8 @@ impl Session {
                     Ok(Happened::Signal | Happened::TimedOut) => return End::Hard,
                     Ok(Happened::LoopEnded(ended)) => totals = Some(ended),
                     Ok(Happened::Died(kind)) => dead |= kind == Kind::SandboxHost,
-                    Ok(Happened::Closed(kind)) => heard |= kind == Kind::SandboxHost,
-                    Ok(Happened::Violation(kind, reason)) => {
+                    Ok(Happened::Closed(kind, _)) => heard |= kind == Kind::SandboxHost,
+                    Ok(Happened::Violation(kind, _, reason)) => {
                         return End::Broken(Refusal::broken(kind.name(), reason));
                     }
                     Err(refusal) => return End::Broken(refusal),
@@ -217,7 +233,7 @@ impl Session {
             }
             drop(polled);
             drop(watched);
-            if signaled && self.take_signal() {
+            if signaled && self.signals.take() {
                 return Ok(Happened::Signal);
             }
             if let Some(kind) = died {
@@ -231,6 +247,7 @@ impl Session {
                 Some((kind, Speech::OutOfTurn)) => {
                     return Ok(Happened::Violation(
                         kind,
+                        None,
                         "it spoke out of turn on its control channel".into(),
                     ));
                 }
@@ -238,7 +255,7 @@ impl Session {
                     // About to die, or pretending to.
                     return Ok(match self.life(kind).is_some_and(|life| life.wait(EXIT_PATIENCE)) {
                         true => Happened::Died(kind),
-                        false => Happened::Violation(kind, "it closed its control channel".into()),
+                        false => Happened::Violation(kind, None, "it closed its control channel".into()),
                     });
                 }
             }
@@ -297,7 +314,7 @@ impl Session {
         if first < ended.len() { ended.swap_remove(first).1 } else { seen }
     }
 
-    /// Replaces a process that holds no session state.
+    /// Replaces a process that holds no session state, and others of its kind that died meanwhile.
     ///
     /// # Errors
     /// The cause of death of one that cannot be replaced, or died too often.
@@ -309,13 +326,39 @@ impl Session {
             }
             None => return Ok(()),
         };
-        let irreplaceable = matches!(kind, Kind::SandboxHost | Kind::Runner);
-        let agent_gone = [Kind::SandboxHost, Kind::Runner]
-            .into_iter()
-            .any(|kind| self.life(kind).is_some_and(|life| life.wait(Duration::ZERO)));
-        if irreplaceable || agent_gone {
+        if IRREPLACEABLE.contains(&kind) || IRREPLACEABLE.into_iter().any(|kind| self.is_dead(kind)) {
             return Err(Refusal::broken(kind.name(), cause));
         }
+        // Those that were started here and given up are no deaths of theirs.
+        let mut given_up = Vec::new();
+        loop {
+            let dead: Vec<Kind> = STATELESS.into_iter().filter(|kind| self.is_dead(*kind)).collect();
+            for kind in dead.iter().filter(|kind| !given_up.contains(*kind)) {
+                self.count_death(*kind)?;
+            }
+            let Err(refusal) = self.start_again(&dead) else { return Ok(()) };
+            if IRREPLACEABLE.into_iter().any(|kind| self.is_dead(kind)) {
+                return Err(refusal);
+            }
+            // One that another death met half-way through its wiring begins anew, together with the one that died.
+            given_up = dead.into_iter().filter(|kind| !self.is_dead(*kind)).collect();
+            if STATELESS.into_iter().all(|kind| given_up.contains(&kind) || !self.is_dead(kind)) {
+                return Err(refusal);
+            }
+            for kind in &given_up {
+                if let Some(life) = self.life(*kind) {
+                    life.kill();
+                }
+            }
+        }
+    }
+
+    /// Notes that a process died and says why.
+    ///
+    /// # Errors
+    /// It died too often.
+    fn count_death(&mut self, kind: Kind) -> Result<(), Refusal> {
+        let cause = self.life(kind).map(Life::describe).unwrap_or_default();
         let now = Instant::now();
         self.deaths.retain(|(_, at)| now.duration_since(*at) < DEATH_WINDOW);
         let recent = self.deaths.iter().filter(|(dead, _)| *dead == kind).count();
@@ -327,30 +370,49 @@ impl Session {
             ));
         }
         self.deaths.push((kind, now));
-        eprintln!("warning: {}: {cause}; it is started again", kind.name());
-        match kind {
-            Kind::Door => {
-                self.door = self.starter.start(Kind::Door, &self.places)?;
-                self.starter.configure_door(&self.door, &self.door_configure)?;
-                self.starter.connect_fileserver(&self.door, &self.fileserver, &self.window_reader)?;
-                if let Some(agent) = &self.agent {
-                    self.starter.connect_door(&self.door, &agent.host)?;
-                }
-                self.starter.serve(&self.door, &self.listener)
-            }
-            Kind::Fileserver => {
-                self.fileserver = self.starter.start(Kind::Fileserver, &self.places)?;
-                self.window_reader =
-                    self.starter.configure_fileserver(&self.fileserver, &self.fileserver_configure)?;
-                self.starter.connect_fileserver(&self.door, &self.fileserver, &self.window_reader)
-            }
-            Kind::Egress => {
-                let Some(agent) = &mut self.agent else { return Ok(()) };
-                agent.egress = self.starter.start(Kind::Egress, &self.places)?;
-                self.starter.configure_egress(&agent.egress, &agent.host, &agent.egress_configure)
-            }
-            Kind::SandboxHost | Kind::Runner | Kind::Compiler => Ok(()),
+        say!("warning: {}: {cause}; it is started again", kind.name());
+        Ok(())
+    }
+
+    /// Starts some of the stateless processes and wires them with those that live: all of them first, for each is wired with
+    /// another that may be new, too.
+    fn start_again(&mut self, dead: &[Kind]) -> Result<(), Refusal> {
+        let is_new = |kind| dead.contains(&kind);
+        if is_new(Kind::Fileserver) {
+            self.fileserver = self.starter.start(Kind::Fileserver, &self.places)?;
+            self.window_reader =
+                self.starter.configure_fileserver(&self.fileserver, &self.fileserver_configure)?;
         }
+        if is_new(Kind::Door) {
+            self.door = self.starter.start(Kind::Door, &self.places)?;
+            self.starter.configure_door(&self.door, &self.door_configure)?;
+        }
+        if is_new(Kind::Fileserver) || is_new(Kind::Door) {
+            self.starter.connect_fileserver(&self.door, &self.fileserver, &self.window_reader)?;
+        }
+        if is_new(Kind::Door) {
+            if let Some(agent) = &self.agent {
+                self.starter.connect_door(&self.door, &agent.host)?;
+            }
+            self.starter.serve(&self.door, &self.listener)?;
+        }
+        if is_new(Kind::Egress)
+            && let Some(agent) = &mut self.agent
+        {
+            agent.egress = self.starter.start(Kind::Egress, &self.places)?;
+            self.starter.configure_egress(&agent.egress, &agent.host, &agent.egress_configure)?;
+        }
+        Ok(())
+    }
+
+    fn is_dead(&self, kind: Kind) -> bool {
+        self.life(kind).is_some_and(|life| life.wait(Duration::ZERO))
+    }
+
+    /// Whether news is of a process that was replaced since.
+    fn is_old(&self, kind: Kind, instance: Instance) -> bool {
+        let living = self.life(kind).map(Life::pid);
+        instance.is_some() && instance != living
     }
 
     /// Asks every process to finish, in an order in which each can finish what it holds. False if a signal came meanwhile:
@@ -384,19 +446,13 @@ impl Session {
             if matches!(ready, Ok(0) | Err(_)) && ready != Err(rustix::io::Errno::INTR) {
                 return true;
             }
-            if signals && self.take_signal() {
+            if signals && self.signals.take() {
                 return false;
             }
             if exited && let Some(life) = self.life(kind) {
                 life.wait(Duration::ZERO);
             }
         }
-    }
-
-    /// Takes a signal that came; whether it asks for the end. SIGHUP asks egress to read credentials again, of which this
-    /// version has none.
-    fn take_signal(&mut self) -> bool {
-        matches!(self.signals.read_signal(), Ok(Some(info)) if info.ssi_signo != SIGHUP)
     }
 
     /// Kills what is left, removes the groups and records the end.
@@ -406,8 +462,10 @@ impl Session {
                 life.kill();
             }
         }
+        // Nobody is left to redeem: every handle of this session dies here.
+        self.starter.peer.end();
         if let Err(error) = self.starter.groups.remove() {
-            eprintln!("warning: control groups of the session cannot be removed: {error}");
+            say!("warning: control groups of the session cannot be removed: {error}");
         }
         let (totals, status) = match end {
             End::Orderly(totals, _) => {
@@ -419,17 +477,4 @@ impl Session {
         };
         self.starter.trace.record(Entry::SessionEnd(totals, status));
     }
-}
-
-/// The session's signals, as a descriptor.
-pub(crate) fn signals() -> Result<SignalFd, Refusal> {
-    use nix::sys::signal::{SigSet, Signal};
-    use nix::sys::signalfd::SfdFlags;
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGINT);
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGHUP);
-    let broken = |errno: nix::Error| Refusal::broken("broker", format!("signals: {errno}"));
-    set.thread_block().map_err(broken)?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(broken)
 }

@@ -1,10 +1,11 @@
 //! The agent's lines, and where each hangs in the tree: session → task → turn.
 
-use ipc::edge::host_broker::{Event, InferenceShas};
-use ipc::types::hex;
+use ipc::edge::host_broker::{Event, FetchOutcome, InferenceShas, MintFailure};
+use ipc::types::{PlaneCode, hex};
 use serde_json::Value;
 
 use super::line::Line;
+use super::process;
 
 /// Identifiers of the lines that others hang off.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ impl Nodes {
 }
 
 /// A word as the wire spells it: our enums are serialised by name.
-fn word(value: impl serde::Serialize) -> Value {
+pub(super) fn word(value: impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or(Value::Null)
 }
 
@@ -190,18 +191,130 @@ pub(super) fn line(nodes: &mut Nodes, session: &str, event: &Event) -> String {
             stdout_bytes,
             stderr_bytes,
             duration_ms,
-        } => Line::new("shell", nodes.nearest(), session)
-            .number("turn", (*turn).into())
-            .optional_text("task_id", task_id.as_deref())
-            .text("binary", binary)
-            .text("command", command)
-            .value("exit_code", &Value::from(*exit_code))
-            .number("stdout_bytes", *stdout_bytes)
-            .number("stderr_bytes", *stderr_bytes)
-            .number("duration_ms", *duration_ms)
-            .end(HOST),
+            env_dropped,
+            resource_limit,
+        } => {
+            let mut line = Line::new("shell", nodes.nearest(), session);
+            line.number("turn", (*turn).into())
+                .optional_text("task_id", task_id.as_deref())
+                .text("binary", binary)
+                .text("command", command)
+                .value("exit_code", &Value::from(*exit_code))
+                .number("stdout_bytes", *stdout_bytes)
+                .number("stderr_bytes", *stderr_bytes)
+                .number("duration_ms", *duration_ms);
+            if !env_dropped.is_empty() {
+                line.value("env_dropped", &word(env_dropped));
+            }
+            super::process::limit(&mut line, *resource_limit);
+            line.end(HOST)
+        }
+        Event::ProtectedPathDenied { turn, program, target, path, rule, signal, reason } => {
+            Line::new("protected_path_denied", nodes.nearest(), session)
+                .number("turn", (*turn).into())
+                .text("call", if *program { "shell" } else { "tool" })
+                .text("target", target)
+                .text("path", path)
+                .text("rule", rule)
+                .text("signal", signal)
+                .text("reason", reason)
+                .end(HOST)
+        }
+        Event::CallDenied { turn, event, hook_name, target, reason } => {
+            Line::new("call_denied", nodes.nearest(), session)
+                .number("turn", (*turn).into())
+                .text("event", event.as_str())
+                .text("hook_name", hook_name)
+                .text("target", target)
+                .text("reason", reason)
+                .end(HOST)
+        }
+        Event::Process(event) => process::line(nodes, session, event),
+        Event::PeerHandleMintFailed { path, audience, cause } => mint(
+            at_session,
+            session,
+            &Minting {
+                handle_id: None,
+                path,
+                audience,
+                expires_at_ms: None,
+                refused: Some(mint_failure(*cause)),
+                process: HOST,
+            },
+        ),
+        Event::PeerFileFetch { peer, handle_id, outcome } => {
+            let stored = match outcome {
+                FetchOutcome::Stored { path, bytes, sha256 } => Some((path.as_str(), *bytes, hex(sha256))),
+                _ => None,
+            };
+            let failed = fetch_failure(outcome);
+            Line::new("peer_file_fetch", at_session, session)
+                .text("peer", peer)
+                .text("handle_id", handle_id)
+                .optional_text("stored_path", stored.as_ref().map(|(path, ..)| *path))
+                .optional_number("bytes", stored.as_ref().map(|(_, bytes, _)| *bytes))
+                .optional_text("sha256", stored.as_ref().map(|(_, _, sha256)| sha256.as_str()))
+                .text("outcome", failed.as_ref().map_or("ok", |(code, _)| code))
+                .optional_text("reason", failed.as_ref().map(|(_, reason)| *reason))
+                .end(HOST)
+        }
     }
 }
 
+/// The payload of a `peer_handle_mint` line.
+pub(super) struct Minting<'a> {
+    pub(super) handle_id: Option<&'a str>,
+    pub(super) path: &'a str,
+    pub(super) audience: &'a str,
+    pub(super) expires_at_ms: Option<u64>,
+    /// Code and sentence.
+    pub(super) refused: Option<(&'static str, &'static str)>,
+    pub(super) process: &'static str,
+}
+
+/// A `peer_handle_mint` line, whoever decided.
+pub(super) fn mint(parent: Option<&str>, session: &str, minting: &Minting<'_>) -> String {
+    Line::new("peer_handle_mint", parent, session)
+        .optional_text("handle_id", minting.handle_id)
+        .text("path", minting.path)
+        .text("audience", minting.audience)
+        .optional_number("expires_at_ms", minting.expires_at_ms)
+        .text("outcome", minting.refused.map_or("ok", |(code, _)| code))
+        .optional_text("reason", minting.refused.map(|(_, reason)| reason))
+        .end(minting.process)
+}
+
+/// Why a mint failed before the broker was asked.
+fn mint_failure(cause: MintFailure) -> (&'static str, &'static str) {
+    match cause {
+        MintFailure::OutsideRoot => (PlaneCode::OutsideRoot.as_str(), PlaneCode::OutsideRoot.message()),
+        MintFailure::PeerUnreachable => {
+            ("peer_unreachable", "the peer's card could not be read, or names no usable identity")
+        }
+    }
+}
+
+/// Code and sentence of a fetch that stored nothing.
+fn fetch_failure(outcome: &FetchOutcome) -> Option<(String, &'static str)> {
+    let (code, reason) = match outcome {
+        FetchOutcome::Stored { .. } => return None,
+        FetchOutcome::NotAllowed => {
+            ("peer_not_allowed", "capabilities.peer_fetch.allow does not name the peer")
+        }
+        FetchOutcome::Unreachable => ("peer_unreachable", "the peer did not answer, or broke off"),
+        FetchOutcome::EtagMismatch => ("etag_mismatch", "the bytes are not those the peer announced"),
+        FetchOutcome::IoError => ("io_error", "the file is too large, or could not be stored"),
+        FetchOutcome::PathRefused => ("path_refused", "something else stands where the file belongs"),
+        FetchOutcome::Peer(code) => (code.as_str(), code.message()),
+        FetchOutcome::Http(status) => {
+            return Some((
+                format!("http_{status}"),
+                "the peer answered with another status than a redeem has",
+            ));
+        }
+    };
+    Some((code.to_owned(), reason))
+}
+
 /// The process all of these come from.
-const HOST: &str = "sandbox-host";
+pub(super) const HOST: &str = "sandbox-host";

@@ -1,4 +1,5 @@
-//! Egress: the only process of ours that makes sockets and connects; Landlock bounds the ports.
+//! Egress: the only process of ours that makes sockets and connects; Landlock bounds the ports. It takes connections from
+//! listeners of the session's network, which it was given, and can make none of its own.
 
 use libc::*;
 
@@ -24,7 +25,15 @@ const OWN: Group = &[
     ),
     allow(SYS_connect, "egress connects to an address it has checked"),
     allow(SYS_bind, "std binds a datagram socket before it asks a name server"),
-    allow(SYS_getsockname, "std and tokio name the local end of a connection"),
+    when(
+        SYS_accept4,
+        &[is(3, SOCK_CLOEXEC | SOCK_NONBLOCK)],
+        "mio takes a program's connection from a listener of the session's network",
+    ),
+    allow(
+        SYS_getsockname,
+        "egress asks where a program's connection was meant for; std and tokio name local ends",
+    ),
     allow(SYS_getpeername, "egress checks which address it reached"),
     #[cfg(target_arch = "x86_64")]
     when(
@@ -32,7 +41,7 @@ const OWN: Group = &[
         super::common::READ_ONLY_PATH,
         "rustix opens a path with it: egress opens a file of its root; read-only",
     ),
-    when(SYS_openat, READ_ONLY, "egress reads resolv.conf, hosts and the CA files of its root; read-only"),
+    when(SYS_openat, READ_ONLY, "egress reads resolv.conf and hosts of its root; read-only"),
 ];
 
 pub(crate) const TABLE: Table = Table {

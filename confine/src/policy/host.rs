@@ -32,9 +32,8 @@ const OWN: Group = &[
         "a guest makes a directory; mkdir ignores set-id bits in its mode on the target kernels",
     ),
     allow(SYS_unlinkat, "a guest removes an entry"),
-    #[cfg(target_arch = "x86_64")]
-    allow(SYS_renameat, "a guest renames an entry"),
-    allow(SYS_renameat2, "a guest renames an entry; peer files get their name when they are whole"),
+    allow(SYS_renameat, "a guest renames an entry; results and peer files get their name once whole"),
+    allow(SYS_renameat2, "a guest renames an entry, on a C library that asks for it"),
     allow(SYS_linkat, "a guest makes a hard link inside its directory"),
     allow(SYS_symlinkat, "a guest makes a symbolic link"),
     allow(SYS_utimensat, "a guest sets times"),

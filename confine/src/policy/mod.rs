@@ -147,7 +147,7 @@ pub(crate) fn table(role: Role) -> Option<&'static Table> {
 pub fn reasons(role: Role) -> Vec<(&'static str, &'static str)> {
     let rules = match table(role) {
         Some(table) => table.rules().copied().collect(),
-        None => inherited::passing(true),
+        None => inherited::passing(true, true),
     };
     rules.iter().map(|rule| (call_name(rule.call).unwrap_or("?"), rule.why)).collect()
 }

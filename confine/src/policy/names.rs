@@ -44,9 +44,9 @@ const SHARED: &[(libc::c_long, &str)] = names! {
     SYS_perf_event_open SYS_recvmmsg SYS_fanotify_init SYS_fanotify_mark SYS_prlimit64
     SYS_name_to_handle_at SYS_open_by_handle_at SYS_clock_adjtime SYS_syncfs SYS_sendmmsg SYS_setns
     SYS_getcpu SYS_process_vm_readv SYS_process_vm_writev SYS_kcmp SYS_finit_module SYS_sched_setattr
-    SYS_sched_getattr SYS_renameat2 SYS_seccomp SYS_getrandom SYS_memfd_create SYS_kexec_file_load SYS_bpf
-    SYS_execveat SYS_userfaultfd SYS_membarrier SYS_mlock2 SYS_copy_file_range SYS_preadv2 SYS_pwritev2
-    SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free SYS_statx SYS_rseq SYS_pidfd_send_signal
+    SYS_sched_getattr SYS_renameat SYS_renameat2 SYS_seccomp SYS_getrandom SYS_memfd_create SYS_bpf
+    SYS_kexec_file_load SYS_execveat SYS_userfaultfd SYS_membarrier SYS_mlock2 SYS_copy_file_range
+    SYS_preadv2 SYS_pwritev2 SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free SYS_statx SYS_rseq SYS_pidfd_send_signal
     SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register SYS_open_tree SYS_move_mount SYS_fsopen
     SYS_fsconfig SYS_fsmount SYS_fspick SYS_pidfd_open SYS_clone3 SYS_close_range SYS_openat2
     SYS_pidfd_getfd SYS_faccessat2 SYS_process_madvise SYS_epoll_pwait2 SYS_mount_setattr SYS_quotactl_fd
@@ -62,7 +62,7 @@ const OWN: &[(libc::c_long, &str)] = names! {
     SYS_uselib SYS_ustat SYS_sysfs SYS_modify_ldt SYS__sysctl SYS_arch_prctl SYS_setrlimit SYS_iopl
     SYS_ioperm SYS_getpmsg SYS_putpmsg SYS_afs_syscall SYS_tuxcall SYS_security SYS_time
     SYS_set_thread_area SYS_get_thread_area SYS_epoll_create SYS_epoll_ctl_old SYS_epoll_wait_old
-    SYS_epoll_wait SYS_utimes SYS_vserver SYS_inotify_init SYS_futimesat SYS_renameat SYS_sync_file_range
+    SYS_epoll_wait SYS_utimes SYS_vserver SYS_inotify_init SYS_futimesat SYS_sync_file_range
     SYS_signalfd SYS_eventfd SYS_fchmodat2
 };
 

@@ -8,7 +8,7 @@ use libc::*;
 
 use super::common::MFD_EXEC;
 use super::host::SET_ID;
-use super::{Arg, Group, allow, is, is_not, masked, when, without};
+use super::{Arg, Group, allow, is, is_not, masked, null, when, without};
 
 /// Calls that pass whatever their arguments, because one kind of code needs them all.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub(crate) const ALLOWED: &[Family] = &[
         &[
             SYS_execve, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_getpid, SYS_getppid,
             SYS_gettid, SYS_set_tid_address, SYS_set_robust_list, SYS_get_robust_list, SYS_rseq,
-            SYS_getrlimit, SYS_setrlimit, SYS_prlimit64, SYS_getrusage, SYS_times, SYS_getpriority,
+            SYS_getrlimit, SYS_setrlimit, SYS_getrusage, SYS_times, SYS_getpriority,
             SYS_setpriority, SYS_membarrier, SYS_getcpu, SYS_pidfd_open, SYS_pidfd_send_signal,
         ],
     ),
@@ -105,7 +105,7 @@ pub(crate) const ALLOWED: &[Family] = &[
     family(
         "sockets of the session's own network namespace, once made",
         &[
-            SYS_socketpair, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_connect, SYS_getsockname,
+            SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_connect, SYS_getsockname,
             SYS_getpeername, SYS_getsockopt, SYS_setsockopt, SYS_shutdown, SYS_sendto, SYS_recvfrom,
             SYS_sendmsg, SYS_recvmsg, SYS_sendmmsg, SYS_recvmmsg,
         ],
@@ -147,6 +147,7 @@ const CREATES: i32 = O_CREAT | (O_TMPFILE & !O_DIRECTORY);
 /// The bits of a socket's type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
 const TYPE: i32 = 0xf;
 const EVERY_BIT: i32 = -1;
+const UNIX: Arg = masked(0, EVERY_BIT, AF_UNIX);
 /// AF_INET or AF_INET6, which differ in one bit.
 const INTERNET: Arg = masked(0, !(AF_INET ^ AF_INET6), AF_INET & AF_INET6);
 const NO_SET_ID_IN_1: &[Arg] = &[without(1, SET_ID)];
@@ -155,6 +156,9 @@ const NO_SET_ID_IN_2: &[Arg] = &[without(2, SET_ID)];
 pub(crate) const CONDITIONAL: Group = &[
     when(SYS_clone, &[without(0, NEW_NAMESPACES)], "threads and processes, without a namespace of their own"),
     when(SYS_execveat, &[without(4, AT_EMPTY_PATH)], "programs by directory and name, not by descriptor"),
+    // The runner has the programs' id, and a limit of its own set to nothing would end it.
+    when(SYS_prlimit64, &[is(0, 0)], "a process's own limits"),
+    when(SYS_prlimit64, &[null(2)], "reading the limits of others"),
     when(
         SYS_ioctl,
         &[is_not(1, TIOCSTI_REQUEST), is_not(1, TIOCLINUX_REQUEST)],
@@ -183,6 +187,11 @@ pub(crate) const CONDITIONAL: Group = &[
         &[INTERNET, masked(1, TYPE, SOCK_DGRAM), is(2, IPPROTO_UDP)],
         "UDP in the session's network",
     ),
+    // A datagram socket of a pair could be aimed at any socket of the host, by `connect` or by an address in `sendto`: that
+    // one has no name in a network namespace. A stream stays connected to what it was born with.
+    // The kernel makes two sockets of the family before it finds out whether there are pairs of it.
+    when(SYS_socketpair, &[UNIX, masked(1, TYPE, SOCK_STREAM)], "connected pairs of runtimes and shells"),
+    when(SYS_socketpair, &[UNIX, masked(1, TYPE, SOCK_SEQPACKET)], "connected pairs of runtimes and shells"),
     // A mode with a set-id bit becomes, through an id-mapped mount, a file that runs as its owner on disk.
     when(SYS_openat, &[without(2, CREATES)], "opening files; without O_CREAT the mode is not looked at"),
     when(SYS_openat, &[without(3, SET_ID)], "making files that are not set-id"),
@@ -214,9 +223,16 @@ const TIOCLINUX_REQUEST: i32 = 0x541c;
 pub(crate) const MEMORY_FILES: Group =
     &[when(SYS_memfd_create, &[without(1, MFD_EXEC)], "memory files of runtimes, never executable")];
 
+/// With `capabilities.network.unix_sockets`.
+pub(crate) const UNIX_SOCKETS: Group =
+    &[when(SYS_socket, &[UNIX], "sockets among the session's own programs")];
+
+/// Without it: EACCES, like [`FAMILIES_OF_SOCKETS`].
+pub(crate) const NO_UNIX_SOCKETS: Group =
+    &[when(SYS_socket, &[UNIX], "no sockets of the host: not even by abstract name")];
+
 /// Families that answer EACCES, as a policy of the host would; every other unlisted family answers EPERM.
 pub(crate) const FAMILIES_OF_SOCKETS: Group = &[
-    when(SYS_socket, &[masked(0, EVERY_BIT, AF_UNIX)], "no sockets of the host: not even by abstract name"),
     when(SYS_socket, &[masked(0, EVERY_BIT, AF_NETLINK)], "no talk with the kernel's network configuration"),
     when(SYS_socket, &[masked(0, EVERY_BIT, AF_PACKET)], "no raw packets"),
 ];
@@ -279,7 +295,7 @@ pub(crate) const EXTRAS: Group = &[
         &[is(0, SECCOMP_SET_MODE_FILTER.cast_signed())],
         "confine::programs: a program's second filter",
     ),
-    allow(SYS_landlock_create_ruleset, "confine::programs::restrict, class scoped"),
-    allow(SYS_landlock_add_rule, "confine::programs::restrict, class scoped"),
-    allow(SYS_landlock_restrict_self, "confine::programs::restrict, class scoped"),
+    allow(SYS_landlock_create_ruleset, "confine::programs::restrict, classes scoped and sealed"),
+    allow(SYS_landlock_add_rule, "confine::programs::restrict, classes scoped and sealed"),
+    allow(SYS_landlock_restrict_self, "confine::programs::restrict, classes scoped and sealed"),
 ];

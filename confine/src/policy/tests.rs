@@ -122,6 +122,25 @@ fn a_role_that_is_given_a_socket_makes_none_and_aims_none() {
 }
 
 #[test]
+fn egress_takes_connections_of_listeners_it_was_given_and_makes_none() {
+    let listed = names(Role::Egress);
+    assert_eq!(listed.iter().filter(|name| **name == "accept4").count(), 1);
+    for call in ["listen", "accept", "socketpair", "sendmmsg", "recvmmsg"] {
+        assert!(!listed.contains(&call), "{call}");
+    }
+    for rule in table(Role::Egress).unwrap().rules() {
+        // MSG_FASTOPEN connects past Landlock, whichever call carries it.
+        let flags = match rule.call {
+            libc::SYS_sendto => 3,
+            libc::SYS_sendmsg => 2,
+            _ => continue,
+        };
+        let without = without(flags, common::FASTOPEN);
+        assert!(rule.when.iter().any(|arg| format!("{arg:?}") == format!("{without:?}")), "{rule:?}");
+    }
+}
+
+#[test]
 fn only_the_runner_starts_programs() {
     for role in Role::ALL {
         let starts = names(role).iter().any(|name| ["execve", "execveat", "fork", "vfork"].contains(name));
@@ -131,7 +150,7 @@ fn only_the_runner_starts_programs() {
 
 #[test]
 fn what_programs_are_refused_by_policy_is_in_no_list_of_theirs() {
-    let passing: Vec<i64> = inherited::passing(true).iter().map(|rule| rule.call).collect();
+    let passing: Vec<i64> = inherited::passing(true, true).iter().map(|rule| rule.call).collect();
     for rule in programs::REFUSED {
         assert!(!passing.contains(&rule.call), "{:?}", call_name(rule.call));
     }
@@ -147,7 +166,7 @@ fn filters_stay_far_below_the_kernels_limit() {
     for role in Role::ALL {
         let program = match table(role) {
             Some(table) => crate::filter::for_table(table).unwrap(),
-            None => inherited::runner(true).unwrap(),
+            None => inherited::runner(true, true).unwrap(),
         };
         assert!(program.len() < 3000, "{role:?}: {} instructions", program.len());
     }

@@ -1,4 +1,4 @@
-//! The Landlock layer of class `scoped`: what programs may touch, everything else is refused.
+//! The Landlock layer of the classes `scoped` and `sealed`: what programs may touch, everything else is refused.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,8 +9,8 @@ use landlock::{ABI, Access, AccessFs, BitFlags};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::closure::Closure;
-use crate::ConfineError;
 use crate::landlocked::{self, Network};
+use crate::{ConfineError, composed};
 
 /// Data that programs of every distribution read and that says nothing about the host's people or services.
 const BASE: [&str; 12] = [
@@ -35,8 +35,14 @@ pub struct Grants {
     /// Directories a program may read and write without executing anything: workdir, session home, `/tmp`. A missing one
     /// is an error.
     pub writable: Vec<PathBuf>,
+    /// Whether what lies in the writable directories may be executed (`capabilities.filesystem.workdir_exec`).
+    pub writable_executes: bool,
     /// Directories a program may read: the runtime directory. A missing one is dropped.
     pub readable: Vec<PathBuf>,
+    /// Directories of files that a program may read by name and not list. A missing one is dropped.
+    pub unlisted: Vec<PathBuf>,
+    /// The root is a composed one ([`crate::View::Composed`]), whose system trees may be read and listed whole.
+    pub composed: bool,
     /// Allowed programs. [`restrict`] finds what each needs to start (ELF interpreter, `#!` interpreter, libraries).
     pub programs: Vec<PathBuf>,
 }
@@ -56,8 +62,10 @@ pub struct Granted {
     pub dropped: Vec<Dropped>,
 }
 
-/// Restricts the calling thread and everything it starts to the grants, a fixed base of read-only data files, `/dev/null`
-/// (read and write), `/dev/zero` and `/dev/urandom` (read) and the reader's own `/proc`. Call it single-threaded, once.
+/// Restricts the calling thread and everything it starts to the grants, the reader's own `/proc`, and either a fixed base of
+/// read-only data files, `/dev/null` (read and write), `/dev/zero` and `/dev/urandom` (read), or what a composed root holds.
+/// Nothing but the programs, their interpreters and, if so granted, the writable directories may be executed. Call it
+/// single-threaded, once.
 ///
 /// Cgroup files, pipes and sockets that are open already stay usable: Landlock judges the opening.
 ///
@@ -67,8 +75,12 @@ pub fn restrict(grants: &Grants) -> Result<Granted, ConfineError> {
     let (abi, landlock_abi) = landlocked::abi()?;
     let mut rules = Rules { abi, opened: Vec::new(), dropped: Vec::new() };
     let execute = AccessFs::ReadFile | AccessFs::Execute;
+    let mut writable = landlocked::read_write(abi);
+    if grants.writable_executes {
+        writable |= AccessFs::Execute;
+    }
     for directory in &grants.writable {
-        rules.required(directory, landlocked::read_write(abi))?;
+        rules.required(directory, writable)?;
     }
     let mut closure = Closure::default();
     for program in &grants.programs {
@@ -78,23 +90,25 @@ pub fn restrict(grants: &Grants) -> Result<Granted, ConfineError> {
     for path in &closure.executable {
         rules.optional(path, execute);
     }
-    for path in &closure.readable {
-        rules.optional(path, AccessFs::ReadFile.into());
-    }
     for path in &grants.readable {
         rules.optional(path, landlocked::read());
     }
-    // A host need not have all of these; what it lacks is nothing an operator has to hear of.
-    let asked = rules.dropped.len();
-    for path in BASE {
-        if let Ok(path) = Path::new(path).canonicalize() {
-            rules.optional(&path, landlocked::read());
+    for path in &grants.unlisted {
+        rules.optional(path, AccessFs::ReadFile.into());
+    }
+    // The system's trees are granted whole in a composed root.
+    if !grants.composed {
+        for path in &closure.readable {
+            rules.optional(path, AccessFs::ReadFile.into());
         }
     }
-    let device = (AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev) & AccessFs::from_all(abi);
-    rules.optional(Path::new("/dev/null"), device);
-    rules.optional(Path::new("/dev/zero"), AccessFs::ReadFile.into());
-    rules.optional(Path::new("/dev/urandom"), AccessFs::ReadFile.into());
+    // A host need not have all of these; what it lacks is nothing an operator has to hear of.
+    let asked = rules.dropped.len();
+    if grants.composed {
+        rules.composed_root();
+    } else {
+        rules.base();
+    }
     rules.dropped.truncate(asked);
     rules.required(Path::new("/proc"), landlocked::read())?;
 
@@ -141,6 +155,34 @@ impl Rules {
         let rights = if directory { rights } else { rights & AccessFs::from_file(self.abi) };
         self.opened.push((fd, rights));
         Ok(())
+    }
+
+    /// What every program of class `scoped` may read, and three devices.
+    fn base(&mut self) {
+        for path in BASE {
+            if let Ok(path) = Path::new(path).canonicalize() {
+                self.optional(&path, landlocked::read());
+            }
+        }
+        self.optional(Path::new("/dev/null"), self.device());
+        self.optional(Path::new("/dev/zero"), AccessFs::ReadFile.into());
+        self.optional(Path::new("/dev/urandom"), AccessFs::ReadFile.into());
+    }
+
+    /// What a composed root holds beside the session's own trees. A link is none of them: it leads to what is granted.
+    fn composed_root(&mut self) {
+        for path in composed::SYSTEM.iter().chain(&composed::ETC).chain(&composed::MADE) {
+            self.optional(Path::new(path), landlocked::read());
+        }
+        for (path, _, written) in composed::DEVICES {
+            let rights = if written { self.device() } else { AccessFs::ReadFile.into() };
+            self.optional(Path::new(path), rights);
+        }
+    }
+
+    /// Rights on a device that is written, too.
+    fn device(&self) -> BitFlags<AccessFs> {
+        (AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev) & AccessFs::from_all(self.abi)
     }
 
     fn required(&mut self, path: &Path, rights: BitFlags<AccessFs>) -> Result<(), ConfineError> {

@@ -2,7 +2,7 @@
 //!
 //! The programs' seccomp filter is the runner's own ([`crate::enter`] with [`crate::Role::Runner`] loads it), so a program
 //! inherits it; [`start`] adds the few rules that take the runner's extras away. Order in the runner, single-threaded:
-//! [`crate::enter`] → `Ready` → `Configure` → [`restrict`] (class `scoped` only; it holds for the runner itself from then on)
+//! [`crate::enter`] → `Ready` → `Configure` → [`restrict`] (classes `scoped` and `sealed`; it holds for the runner itself from then on)
 //! → any number of [`start`].
 
 pub mod closure;

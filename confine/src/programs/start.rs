@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
 use crate::sys;
@@ -95,17 +97,44 @@ pub fn start(start: &Start<'_>) -> Result<i32, StartError> {
     outcome(read, pid)
 }
 
+/// How long a child may take to its exec. It has its programs' id already, and one of them may stop it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Reads what the child reports: nothing if exec succeeded, for that closed its end.
-fn outcome(mut failure: impl Read, pid: i32) -> Result<i32, StartError> {
+fn outcome(mut failure: io::PipeReader, pid: i32) -> Result<i32, StartError> {
     let mut message = Vec::new();
-    failure.read_to_end(&mut message).map_err(|cause| StartError { step: "fork", cause })?;
-    let Some((step, errno)) = message.split_first() else { return Ok(pid) };
+    let heard = readable(&failure, PATIENCE).and_then(|()| failure.read_to_end(&mut message));
+    let heard = heard.map_err(|cause| StartError { step: "fork", cause });
+    if matches!(&heard, Ok(0)) {
+        return Ok(pid);
+    }
+    // It failed, or it is held before its exec; SIGKILL ends one that was stopped, too.
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
     }
+    heard?;
+    let (step, errno) = message.split_first().unwrap_or((&0, &[]));
     let step = sys::program::STEPS.get(usize::from(*step)).copied().unwrap_or("exec");
     let errno = errno.try_into().map_or(libc::EIO, i32::from_le_bytes);
     Err(StartError { step, cause: io::Error::from_raw_os_error(errno) })
+}
+
+/// Waits until a pipe can be read or its other end is gone.
+fn readable(pipe: &io::PipeReader, patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) if left.is_zero() => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it was held before it could begin"));
+            }
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// The program's own small filter, built once.

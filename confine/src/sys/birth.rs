@@ -186,6 +186,15 @@ pub(super) fn reset_signals() {
     }
 }
 
+/// SIGCHLD as it is by default: a caller that left it ignored would have the kernel reap what is to be waited for.
+pub(crate) fn expect_children() {
+    const DEFAULT: [u64; 8] = [0; 8];
+    // SAFETY: as in `reset_signals`.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, libc::SIGCHLD, DEFAULT.as_ptr(), null::<u8>(), 8_usize);
+    }
+}
+
 fn become_program(birth: &Birth<'_>) -> ! {
     let mut log = birth.log.as_raw_fd();
     let argv: [*const c_char; 2] = [birth.name.as_ptr(), null()];

@@ -2,7 +2,9 @@
 
 pub(crate) mod birth;
 pub(crate) mod program;
+pub(crate) mod secret;
 pub(crate) mod signal;
+pub(crate) mod trial;
 
 use std::ffi::{CStr, c_long};
 use std::io;
@@ -22,6 +24,19 @@ pub(crate) fn one_arena() -> io::Result<()> {
         return Err(io::Error::other("the allocator takes no limit of arenas"));
     }
     Ok(())
+}
+
+/// Closes every descriptor from 3 on.
+pub(crate) fn close_all() -> io::Result<()> {
+    // SAFETY: takes numbers. The caller owns no descriptor but the standard ones yet.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) }).map(drop)
+}
+
+/// Has the calling thread wait for its turn instead of interrupting whoever runs when something wakes it.
+pub(crate) fn give_way() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads one structure that lives through the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) }.into()).map(drop)
 }
 
 /// The Landlock version of the kernel; 0 where there is none.
@@ -97,6 +112,22 @@ pub(crate) fn interface_up(socket: BorrowedFd<'_>, name: &CStr) -> io::Result<()
     request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
     // SAFETY: as above; the kernel reads within it.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.into()).map(drop)
+}
+
+/// Has a datagram socket tell with each datagram the address it was sent to.
+pub(crate) fn tell_destinations(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer and the length describe `on`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_PKTINFO,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(result.into()).map(drop)
 }
 
 /// Takes ownership of a descriptor number the kernel has just returned.

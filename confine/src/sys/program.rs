@@ -72,7 +72,8 @@ fn become_program(program: &Program<'_>) -> ! {
     };
     // SAFETY: system calls on numbers and on memory of this function or of `program`, both alive until exec.
     unsafe {
-        require(libc::setpgid(0, 0) == 0, failure, 0);
+        // A session of its own, not only a group: no program of another session can join the group.
+        require(libc::setsid() >= 0, failure, 0);
         if let Some(leaf) = program.leaf {
             require(libc::write(leaf.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1, failure, 1);
         }

@@ -7,7 +7,7 @@ use confine::inspect::{Expected, check};
 use confine::spawn::Exit;
 
 use crate::Case;
-use crate::driver::{Scratch, UID, ready, receive, send, start};
+use crate::driver::{Scratch, ready, receive, send, start};
 use crate::raw;
 
 /// The name under which this binary plays the broker.
@@ -32,7 +32,7 @@ pub(crate) fn child() -> ! {
     receive(control.as_fd());
     // Its procfs must show its own PID namespace, as the host's shows the real broker's.
     nix_mounts();
-    confine::enter_broker().unwrap();
+    confine::enter_broker(confine::Rights::Root).unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETUID SETPCAP SYS_PTRACE SYS_ADMIN.
     let kept: u64 = [0, 1, 3, 5, 6, 7, 8, 19, 21].iter().fold(0, |bits, number| bits | 1 << number);
@@ -54,14 +54,15 @@ pub(crate) fn child() -> ! {
     for role in Role::ALL {
         let scratch = Scratch::new("broker");
         let started = ready(role, &scratch);
-        let expected = Expected { role, uid: UID, gid: UID, network: None };
+        let expected = crate::process::expected(role);
         check(started.child.pid, &expected).unwrap();
         assert_eq!(started.end(None).exit, Exit::Status(0), "{role:?}");
     }
     // A child that has not loaded its own filter shows the inherited one, and is not believed for it.
     let unconfined = start(Role::Door.name());
     assert!(
-        check(unconfined.child.pid, &Expected { role: Role::Door, uid: 0, gid: 0, network: None }).is_err()
+        check(unconfined.child.pid, &Expected { uid: 0, gid: 0, ..crate::process::expected(Role::Door) })
+            .is_err()
     );
     unconfined.child.kill().unwrap();
     assert_eq!(unconfined.end(None).exit, Exit::Signal(libc::SIGKILL));

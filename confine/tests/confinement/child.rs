@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use confine::{Resources, Role};
+use confine::composed::Composed;
+use confine::{Resources, Rights, Role, View};
 
-use crate::driver::{receive, send};
+use crate::driver::{READ_ONLY, receive, send};
 use crate::raw;
 
 /// Becomes the role, answers `ready`, obeys one order, answers with its result and exits with status 0.
@@ -19,8 +20,19 @@ pub(crate) fn main(role: Role) -> ! {
     let uid = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let mut descriptors = descriptors.into_iter();
     let network = if words.next() == Some("1") { descriptors.next() } else { None };
-    let trees = words.map(PathBuf::from).zip(descriptors).collect();
-    match confine::enter(role, Resources { uid, gid: uid, network, trees }) {
+    let view = match words.next() {
+        Some("composed") => {
+            View::Composed(Composed { unix_sockets: false, home: PathBuf::from("/home"), shown: Vec::new() })
+        }
+        _ => View::Host { fixed: false },
+    };
+    let (read_only, trees): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with(READ_ONLY));
+    let read_only = read_only.iter().map(|word| PathBuf::from(&word[READ_ONLY.len()..])).collect();
+    let trees = trees.into_iter().map(PathBuf::from).zip(descriptors).collect();
+    match confine::enter(
+        role,
+        Resources { uid, gid: uid, rights: Rights::Root, network, trees, read_only, view },
+    ) {
         Ok(_) => send(control.as_fd(), "ready", &[]),
         Err(error) => {
             send(control.as_fd(), &format!("failed: {error}"), &[]);

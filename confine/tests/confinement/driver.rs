@@ -93,13 +93,21 @@ pub(crate) fn start(name: &str) -> Started {
 pub(crate) struct Gifts<'a> {
     pub(crate) network: Option<BorrowedFd<'a>>,
     pub(crate) trees: Vec<(&'a str, OwnedFd)>,
+    /// The root is a composed one.
+    pub(crate) composed: bool,
+    pub(crate) read_only: Vec<&'a str>,
 }
+
+/// What marks a path as one that is to be kept, in a child's resources.
+pub(crate) const READ_ONLY: &str = "keep:";
 
 impl Started {
     /// Sends a child its resources and waits for what it says of its lockdown.
     pub(crate) fn begin(&self, gifts: &Gifts<'_>) -> String {
-        let paths: Vec<&str> = gifts.trees.iter().map(|(path, _)| *path).collect();
-        let text = format!("{} {} {}", UID, i32::from(gifts.network.is_some()), paths.join(" "));
+        let mut words: Vec<String> = gifts.trees.iter().map(|(path, _)| (*path).to_owned()).collect();
+        words.extend(gifts.read_only.iter().map(|path| format!("{READ_ONLY}{path}")));
+        let view = if gifts.composed { "composed" } else { "host" };
+        let text = format!("{UID} {} {view} {}", i32::from(gifts.network.is_some()), words.join(" "));
         let mut descriptors: Vec<BorrowedFd<'_>> = gifts.network.iter().copied().collect();
         descriptors.extend(gifts.trees.iter().map(|(_, tree)| tree.as_fd()));
         send(self.control.as_fd(), &text, &descriptors);
@@ -172,6 +180,6 @@ pub(crate) fn ready(role: Role, scratch: &Scratch) -> Started {
         ],
         Role::Door | Role::Runner | Role::Egress | Role::Compiler => Vec::new(),
     };
-    assert_eq!(started.begin(&Gifts { network: None, trees }), "ready", "{role:?}");
+    assert_eq!(started.begin(&Gifts { trees, ..Gifts::default() }), "ready", "{role:?}");
     started
 }

@@ -13,7 +13,10 @@
 
 mod broker;
 mod child;
+mod composed;
 mod driver;
+mod kept;
+mod network;
 mod process;
 mod programs;
 mod raw;
@@ -26,7 +29,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 type Case = (&'static str, fn());
 
 fn cases() -> Vec<Case> {
-    [process::CASES, trees::CASES, refusals::CASES, sockets::CASES, broker::CASES, programs::CASES].concat()
+    [
+        process::CASES,
+        trees::CASES,
+        refusals::CASES,
+        sockets::CASES,
+        broker::CASES,
+        programs::CASES,
+        composed::CASES,
+        kept::CASES,
+        network::CASES,
+    ]
+    .concat()
 }
 
 fn main() {
@@ -49,6 +63,9 @@ fn main() {
     }
     let filter = arguments.iter().skip(1).find(|argument| !argument.starts_with('-'));
     let root = rustix::process::geteuid().is_root();
+    if root {
+        programs::install();
+    }
     let mut failed = 0;
     for (name, case) in cases() {
         if filter.is_some_and(|filter| !name.contains(filter.as_str())) {

@@ -21,8 +21,8 @@ pub(crate) const CASES: &[Case] = &[
     ("a child is in its cgroup from its first moment", a_child_is_in_its_cgroup),
 ];
 
-fn expected(role: Role) -> Expected {
-    Expected { role, uid: UID, gid: UID, network: None }
+pub(crate) fn expected(role: Role) -> Expected {
+    Expected { role, uid: UID, gid: UID, groups: Vec::new(), rights: confine::Rights::Root, network: None }
 }
 
 fn every_role_becomes_what_it_should_be() {
@@ -71,7 +71,7 @@ fn a_role_joins_its_network() {
     ] {
         let inode = std::fs::File::from(namespace.try_clone().unwrap()).metadata().unwrap().ino();
         let started = start(Role::Egress.name());
-        let gifts = Gifts { network: Some(std::os::fd::AsFd::as_fd(&namespace)), trees: Vec::new() };
+        let gifts = Gifts { network: Some(std::os::fd::AsFd::as_fd(&namespace)), ..Gifts::default() };
         assert_eq!(started.begin(&gifts), "ready");
         check(started.child.pid, &Expected { network: Some(inode), ..expected(Role::Egress) }).unwrap();
         // Nobody listens there: refused where loopback is up, unreachable where nothing is.

@@ -152,6 +152,17 @@ fn listed_calls_pass() {
         (Fileserver, "opening to append", libc::SYS_openat, "-100 @/workdir/file 1024", None),
         (Fileserver, "opening to truncate", libc::SYS_openat, "-100 @/workdir/file 512", None),
         (Fileserver, "a file without a name", libc::SYS_openat, "-100 @/workdir 4259840", None),
+        (
+            Fileserver,
+            "looking at a name",
+            libc::SYS_newfstatat,
+            "-100 @/workdir/absent @ 256",
+            Some("errno 2"),
+        ),
+        (Fileserver, "looking through a link", libc::SYS_newfstatat, "-100 @/workdir/absent @ 0", None),
+        (Fileserver, "reading into two places", libc::SYS_preadv, "-1 0 0 0 0", Some("errno 9")),
+        (Fileserver, "ending a channel", libc::SYS_shutdown, "-1 2", Some("errno 9")),
+        (Fileserver, "ending half a channel", libc::SYS_shutdown, "-1 0", None),
         (Fileserver, "a memory file", libc::SYS_memfd_create, "@x 11", Some("ok 4")),
         (
             SandboxHost,

@@ -43,7 +43,7 @@ fn host(scratch: &Scratch) -> Option<crate::driver::Started> {
         .into_iter()
         .map(|path| Some((path, mapped(&scratch.0, path == "/runtime").ok()?)))
         .collect::<Option<_>>()?;
-    assert_eq!(started.begin(&Gifts { network: None, trees }), "ready");
+    assert_eq!(started.begin(&Gifts { trees, ..Gifts::default() }), "ready");
     Some(started)
 }
 
@@ -91,7 +91,7 @@ fn read_only_trees() {
     ] {
         let started = start(Role::Fileserver.name());
         let trees = vec![("/workdir", mapped(&scratch.0, true).unwrap())];
-        assert_eq!(started.begin(&Gifts { network: None, trees }), "ready");
+        assert_eq!(started.begin(&Gifts { trees, ..Gifts::default() }), "ready");
         let ended = started.probe(order, &[]);
         assert_eq!(ended.answer, Some(expected), "{order} {ended:?}");
     }
@@ -124,7 +124,7 @@ fn plain_paths_only() {
     for path in ["/a/../b", "../b"] {
         let started = start(Role::Fileserver.name());
         let trees = vec![(path, crate::driver::tree(&scratch.0, true))];
-        let answer = started.begin(&Gifts { network: None, trees });
+        let answer = started.begin(&Gifts { trees, ..Gifts::default() });
         assert!(answer.starts_with("failed: private root"), "{path} {answer}");
         assert_eq!(started.end(None).exit, Exit::Status(1));
     }

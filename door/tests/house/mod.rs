@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use door::{DoorError, Limits};
 use ipc::edge::control::{DoorConfigure, DoorOrder, FromRole, PlaneConstants, ToRole};
-use ipc::edge::door_broker::DoorToBroker;
+use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
 use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor};
 use ipc::edge::door_host::DoorToHost;
 use ipc::sys::Mapping;
@@ -22,16 +22,20 @@ pub(crate) const LONG: Duration = Duration::from_secs(10);
 pub(crate) struct House {
     pub(crate) address: SocketAddr,
     pub(crate) control: Channel<ToRole<DoorOrder>, FromRole>,
-    pub(crate) broker: Channel<Never, DoorToBroker>,
+    pub(crate) broker: Channel<BrokerToDoor, DoorToBroker>,
     pub(crate) host: Option<Channel<Never, DoorToHost>>,
     thread: Option<JoinHandle<Result<(), DoorError>>>,
 }
+
+/// The first redeem of a door.
+pub(crate) const FIRST: u64 = 5000;
 
 pub(crate) fn constants() -> DoorConfigure {
     DoorConfigure {
         class: Class::Sealed,
         files: Some(PlaneConstants { root: "out/".into(), max_bytes: 1 << 30 }),
         peer_files: false,
+        requests_from: FIRST,
         card: "{\"name\":\"reporter\"}".into(),
         agent: true,
     }
@@ -53,7 +57,7 @@ impl House {
 
     /// A serving door at the other end of `control`, wherever that is.
     pub(crate) fn wired(control: Channel<ToRole<DoorOrder>, FromRole>, constants: DoorConfigure) -> Self {
-        let (broker, to_broker) = ipc::pair::<Never, DoorToBroker>().unwrap();
+        let (broker, to_broker) = ipc::pair::<BrokerToDoor, DoorToBroker>().unwrap();
         let (host, to_host) = ipc::pair::<Never, DoorToHost>().unwrap();
         let agent = constants.agent;
         order(&control, DoorOrder::Configure(constants), &[&to_broker.into_descriptor().unwrap()]);
@@ -146,10 +150,10 @@ impl Files {
                 };
                 let mut file = None;
                 let answer = match &received.message {
-                    DoorToFileserver::List { id } => {
+                    DoorToFileserver::List { id, .. } => {
                         Some(FileserverToDoor::Listing { id: *id, generation: 3, body: put(LISTING) })
                     }
-                    DoorToFileserver::Read { id, path } => match path.as_str() {
+                    DoorToFileserver::Read { id, path, .. } => match path.as_str() {
                         "report.md" => Some(served(*id, REPORT.len(), put(REPORT))),
                         "large" => Some(served(*id, 24 << 20, put(&pattern(24 << 20)))),
                         "empty" => Some(served(*id, 0, put(b""))),
@@ -166,7 +170,9 @@ impl Files {
                             Some(FileserverToDoor::Refused { id: *id, generation: 3, code })
                         }
                     },
-                    DoorToFileserver::Cancel { .. } | DoorToFileserver::SlotFree { .. } => None,
+                    DoorToFileserver::Cancel { .. }
+                    | DoorToFileserver::Abandon { .. }
+                    | DoorToFileserver::SlotFree { .. } => None,
                 };
                 let _ = report.send(received.message);
                 if let Some(answer) = answer {

@@ -231,3 +231,24 @@ fn many_clients_at_once_are_all_served() {
     }
     house.shut_down();
 }
+
+#[test]
+fn of_many_that_come_at_once_nobody_with_a_whole_head_is_turned_out() {
+    let (house, _files) = house();
+    let limits = Limits::default();
+    for _ in 0..5 {
+        // The door has more connections than it keeps without a head before it can read one of them.
+        let clients: Vec<TcpStream> = (0..limits.connections - 20)
+            .map(|_| {
+                let mut client = connect(house.address);
+                client.write_all(b"GET /resources/files/report.md HTTP/1.1\r\n\r\n").unwrap();
+                client
+            })
+            .collect();
+        assert!(clients.len() > 2 * limits.headless);
+        for client in clients {
+            assert_eq!(finish(client).body(), REPORT);
+        }
+    }
+    house.shut_down();
+}

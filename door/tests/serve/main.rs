@@ -15,4 +15,5 @@ mod house;
 mod agent;
 mod connections;
 mod neighbours;
+mod peer;
 mod plane;

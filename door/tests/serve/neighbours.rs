@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use door::Limits;
 use ipc::edge::control::{DoorOrder, ToRole};
-use ipc::edge::door_broker::DoorToBroker;
+use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
 use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor};
 use ipc::types::{PlaneCode, RequestId};
 
@@ -57,14 +57,14 @@ fn a_client_that_only_ended_its_sending_side_is_answered() {
 }
 
 #[test]
-fn an_answer_that_never_comes_is_500_recorded_and_cancelled() {
+fn an_answer_that_never_comes_is_500_recorded_and_abandoned() {
     let limits = Limits { read_wait: Duration::from_millis(100), ..Limits::default() };
     let mut house = House::new(limits, constants());
     let files = Files::start(&house);
     assert!(get(house.address, "/resources/files/never").refuses(PlaneCode::IoError));
     io_error_of(&mut house, "never");
     assert!(matches!(files.next(), DoorToFileserver::Read { .. }));
-    assert!(matches!(files.next(), DoorToFileserver::Cancel { .. }));
+    assert!(matches!(files.next(), DoorToFileserver::Abandon { .. }));
     house.shut_down();
 }
 
@@ -144,7 +144,7 @@ fn a_fileserver_that_breaks_the_rules_ends_the_door_which_says_how() {
 #[test]
 fn an_order_out_of_turn_ends_the_door() {
     let house = House::new(Limits::default(), constants());
-    let (_, spare) = ipc::pair::<ipc::Never, DoorToBroker>().unwrap();
+    let (_, spare) = ipc::pair::<BrokerToDoor, DoorToBroker>().unwrap();
     let again = ToRole::Order(DoorOrder::Configure(constants()));
     house.control.send_with(&again, &[spare.as_fd()]).unwrap();
     assert_eq!(house.join().unwrap_err().to_string(), "control channel: a second Configure");

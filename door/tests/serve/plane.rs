@@ -116,6 +116,7 @@ fn what_the_door_refuses_is_recorded_by_kind_and_never_reaches_the_fileserver() 
                     assert_eq!(*audience, None);
                     ("redeem", handle_id.as_str(), *code)
                 }
+                DoorToBroker::Redeem { .. } | DoorToBroker::RedeemAbandoned { .. } => panic!("{record:?}"),
             };
             assert_eq!(found, (kind, path, code), "{method} {target}");
             assert!(!format!("{record:?}").contains("MARKER"));

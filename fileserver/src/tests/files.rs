@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use ipc::types::{Class, PlaneCode};
 use rustix::fs::{FileType, Mode};
 
-use super::Tree;
+use super::{Tree, not_run};
 
 const CLASSES: [Class; 3] = [Class::Advisory, Class::Scoped, Class::Sealed];
 
@@ -263,7 +263,7 @@ fn only_regular_files_are_served_and_nothing_else_is_opened() {
                 assert_eq!(plane.word(name), "not_a_regular_file", "{name}");
                 assert_eq!(plane.paths(), ["report.md", "sub/report.md"], "{name}");
             }
-            Err(_) => println!("NOT RUN: {name}: needs root to make a device node"),
+            Err(_) => not_run(&format!("{name}: needs root to make a device node")),
         }
     }
 }

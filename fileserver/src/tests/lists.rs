@@ -197,3 +197,56 @@ fn paths_too_long_to_be_read_are_left_out_of_a_tree_deeper_than_any_stack() {
     rustix::fs::openat(&directory, "f", create, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
     assert_eq!(tree.plane(Class::Sealed).paths(), ["z"]);
 }
+
+#[test]
+fn every_file_of_a_large_tree_is_listed_once_with_its_own_hash() {
+    let tree = Tree::new();
+    let mut expected = vec!["report.md".to_owned(), "sub/report.md".to_owned()];
+    for directory in 0..40 {
+        // From none to more than are handed on at a time.
+        for file in 0..directory * 5 {
+            let name = format!("d{}/e{directory}/f{file}", directory % 7);
+            tree.mkdir(&format!("out/d{}/e{directory}", directory % 7));
+            tree.write(&format!("out/{name}"), name.as_bytes());
+            expected.push(name);
+        }
+    }
+    tree.link("d1/e8/f3", "out/link");
+    expected.push("link".to_owned());
+    expected.sort_unstable();
+    let entries = tree.plane(Class::Sealed).list().unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), expected);
+    for entry in &entries {
+        let bytes = std::fs::read(tree.path("out").join(&entry.path)).unwrap();
+        assert_eq!(entry.sha256, <[u8; 32]>::from(Sha256::digest(&bytes)), "{}", entry.path);
+        assert_eq!(entry.size_bytes, bytes.len() as u64, "{}", entry.path);
+    }
+}
+
+#[test]
+fn a_canceled_listing_ends_whichever_thread_is_at_an_endless_file() {
+    for files in [0, 60, 300, 2000] {
+        let tree = Tree::new();
+        for index in 0..files {
+            tree.write(&format!("out/f{index}"), b"x");
+        }
+        std::fs::File::create(tree.path("out/sparse")).unwrap().set_len(1 << 42).unwrap();
+        let plane = tree.plane(Class::Sealed);
+        let cancel = Arc::new(AtomicBool::new(false));
+        let listing = std::thread::spawn({
+            let cancel = Arc::clone(&cancel);
+            move || listing::list(&plane.workdir, &plane.export, Links::Follow, &cancel)
+        });
+        let sparse = tree.path("out/sparse").canonicalize().unwrap();
+        let opened = || {
+            let mut open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| path == sparse))
+        };
+        while !opened() {
+            assert!(!listing.is_finished());
+            std::thread::yield_now();
+        }
+        cancel.store(true, Ordering::Relaxed);
+        assert_eq!(listing.join().unwrap().map(|_| ()), Err(PlaneCode::IoError), "{files}");
+    }
+}

@@ -6,42 +6,42 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ipc::edge::broker_fileserver::Served;
+use ipc::edge::broker_fileserver::{BrokerToFileserver, FileserverToBroker};
 use ipc::edge::control::{FileserverConfigure, FileserverOrder, FromRole, ToRole};
 use ipc::edge::door_fileserver::{Body, DoorToFileserver, FileserverToDoor};
 use ipc::memory::{CounterWriter, WINDOW_BYTES, map_window, read_sealed, window};
 use ipc::sys::Mapping;
-use ipc::types::{Class, FileMeta, MAX_RELPATH, PlaneCode, RelPath, RequestId};
-use ipc::{Channel, ChannelError, Never, pair};
+use ipc::types::{Class, FileMeta, MAX_RELPATH, Moment, PlaneCode, RelPath, RequestId};
+use ipc::{Channel, ChannelError, pair};
 use sha2::{Digest, Sha256};
 
 use super::Tree;
-use crate::desk::{Desk, IN_FLIGHT, Job, Link, Next};
+use crate::desk::{Desk, Ended, IN_FLIGHT, Job, Link, Task};
 use crate::orders;
 use crate::serve::Fault;
-use crate::window::Window;
+use crate::window::{Leftover, Window};
 
-const QUARTER: u64 = (WINDOW_BYTES / 4) as u64;
+pub(super) const QUARTER: u64 = (WINDOW_BYTES / 4) as u64;
 
-type Door = Channel<DoorToFileserver, FileserverToDoor>;
-type Control = Channel<ToRole<FileserverOrder>, FromRole>;
+pub(super) type Door = Channel<DoorToFileserver, FileserverToDoor>;
+pub(super) type Control = Channel<ToRole<FileserverOrder>, FromRole>;
 type Server = JoinHandle<Result<(), Fault>>;
 type Breach = fn(&mut House);
 type Judge = fn(&Fault) -> bool;
 
 /// A running fileserver with its neighbours.
-struct House {
-    control: Control,
-    broker: Option<Channel<Never, Served>>,
-    door: Door,
-    window: Mapping,
-    counter: CounterWriter,
+pub(super) struct House {
+    pub(super) control: Control,
+    pub(super) broker: Option<Channel<BrokerToFileserver, FileserverToBroker>>,
+    pub(super) door: Door,
+    pub(super) window: Mapping,
+    pub(super) counter: CounterWriter,
     server: Server,
     faults: mpsc::Receiver<Fault>,
     next: u64,
 }
 
-fn soon() -> Instant {
+pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
@@ -58,12 +58,15 @@ fn spawn(workdir: OwnedFd) -> (Control, Server, mpsc::Receiver<Fault>) {
 impl House {
     fn new(tree: &Tree, max_bytes: u64) -> Self {
         let plane = tree.plane_at(Class::Sealed, "out/", max_bytes);
-        Self::with(tree.workdir(), FileserverConfigure { class: plane.class, files: Some(plane.export) })
+        Self::with(
+            tree.workdir(),
+            FileserverConfigure { class: plane.class, files: Some(plane.export), peer_files: None },
+        )
     }
 
-    fn with(workdir: OwnedFd, configure: FileserverConfigure) -> Self {
+    pub(super) fn with(workdir: OwnedFd, configure: FileserverConfigure) -> Self {
         let (control, server, faults) = spawn(workdir);
-        let (broker, servers_broker) = pair::<Never, Served>().unwrap();
+        let (broker, servers_broker) = pair::<BrokerToFileserver, FileserverToBroker>().unwrap();
         let (writable, readable) = window().unwrap();
         let (counter, page) = CounterWriter::new().unwrap();
         let order = ToRole::Order(FileserverOrder::Configure(configure));
@@ -79,33 +82,53 @@ impl House {
         RequestId(self.next)
     }
 
-    fn ask(&mut self, path: &str) -> RequestId {
+    pub(super) fn ask(&mut self, path: &str) -> RequestId {
+        self.ask_and_free(path, &[])
+    }
+
+    /// Asks for a file and gives slots back in the same message.
+    pub(super) fn ask_and_free(&mut self, path: &str, slots: &[u32]) -> RequestId {
         let id = self.id();
-        self.door.send(&DoorToFileserver::Read { id, path: RelPath::new(path).unwrap() }).unwrap();
+        let freed = slots.to_vec().try_into().unwrap();
+        self.door
+            .send(&DoorToFileserver::Read {
+                id,
+                path: RelPath::new(path).unwrap(),
+                freed,
+                until: Moment::after(Duration::from_secs(60)),
+            })
+            .unwrap();
         id
     }
 
+    /// What ended the process, whichever thread found it.
+    pub(super) fn fault(self) -> Fault {
+        self.faults.recv_timeout(Duration::from_secs(10)).unwrap()
+    }
+
     /// The next answer. Its record is there already.
-    fn answer(&mut self) -> (FileserverToDoor, Option<OwnedFd>, Served) {
+    pub(super) fn answer(&mut self) -> (FileserverToDoor, Option<OwnedFd>, FileserverToBroker) {
         let mut received = self.door.receive_until(soon()).unwrap();
         let record = self.broker.as_mut().unwrap().receive_until(soon_enough()).unwrap().message;
         (received.message, received.descriptors.pop(), record)
     }
 
-    fn no_record(&mut self) -> bool {
+    pub(super) fn no_record(&mut self) -> bool {
         let now = Instant::now();
         matches!(self.broker.as_mut().unwrap().receive_until(now), Err(ChannelError::TimedOut))
     }
 
-    fn free(&self, slot: u32) {
+    pub(super) fn free(&self, slot: u32) {
         self.door.send(&DoorToFileserver::SlotFree { slot }).unwrap();
     }
 
     /// Asks for a file and takes its bytes, however they travel.
-    fn read(&mut self, path: &str) -> Result<(Vec<u8>, FileMeta), PlaneCode> {
+    pub(super) fn read(&mut self, path: &str) -> Result<(Vec<u8>, FileMeta), PlaneCode> {
         let asked = self.ask(path);
         let (answer, file, record) = self.answer();
-        let Served::Read { path: recorded, generation, outcome } = record else { panic!("{record:?}") };
+        let FileserverToBroker::Read { path: recorded, generation, outcome } = record else {
+            panic!("{record:?}")
+        };
         assert_eq!(recorded, path);
         match answer {
             FileserverToDoor::File { id, meta, body } => {
@@ -117,11 +140,13 @@ impl House {
                 assert_eq!((id, answered, outcome), (asked, generation, Err(code)));
                 Err(code)
             }
-            FileserverToDoor::Listing { .. } => panic!("a listing for a read"),
+            other @ (FileserverToDoor::Listing { .. } | FileserverToDoor::Redeemed { .. }) => {
+                panic!("{other:?}")
+            }
         }
     }
 
-    fn body(&self, body: Body, file: Option<OwnedFd>) -> Vec<u8> {
+    pub(super) fn body(&self, body: Body, file: Option<OwnedFd>) -> Vec<u8> {
         match body {
             Body::Slot { slot, offset, length } => {
                 let (offset, length) = (usize::try_from(offset).unwrap(), usize::try_from(length).unwrap());
@@ -138,19 +163,24 @@ impl House {
     }
 
     /// Asks for files until the window is full of these four; their slots.
-    fn fill_window(&mut self, names: [&str; 4]) -> Vec<u32> {
+    pub(super) fn fill_window(&mut self, names: [&str; 4]) -> Vec<u32> {
+        let mut slots = Vec::new();
         for name in names {
             self.ask(name);
+            slots.push(self.slot());
         }
-        (0..names.len())
-            .map(|_| match self.answer().0 {
-                FileserverToDoor::File { body: Body::Slot { slot, .. }, .. } => slot,
-                other => panic!("{other:?}"),
-            })
-            .collect()
+        slots
     }
 
-    fn shut_down(self) {
+    /// The slot of the next answer.
+    pub(super) fn slot(&mut self) -> u32 {
+        match self.answer().0 {
+            FileserverToDoor::File { body: Body::Slot { slot, .. }, .. } => slot,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn shut_down(self) {
         self.control.send(&ToRole::Shutdown).unwrap();
         self.server.join().unwrap().unwrap();
         assert!(self.faults.try_recv().is_err());
@@ -162,7 +192,7 @@ fn soon_enough() -> Instant {
     Instant::now()
 }
 
-fn hand_door(control: &Control) -> Door {
+pub(super) fn hand_door(control: &Control) -> Door {
     let (door, servers_door) = pair::<DoorToFileserver, FileserverToDoor>().unwrap();
     let channel = servers_door.into_descriptor().unwrap();
     control.send_with(&ToRole::Order(FileserverOrder::Door), &[channel.as_fd()]).unwrap();
@@ -170,7 +200,7 @@ fn hand_door(control: &Control) -> Door {
 }
 
 /// `count` files of a quarter of the window each.
-fn quarters(tree: &Tree, count: usize) {
+pub(super) fn quarters(tree: &Tree, count: usize) {
     for index in 0..count {
         std::fs::File::create(tree.path(&format!("out/q{index}"))).unwrap().set_len(QUARTER).unwrap();
     }
@@ -213,11 +243,13 @@ fn every_answer_is_recorded_first_and_with_the_same_words() {
 fn a_recorded_path_is_cut_on_a_character_boundary() {
     let tree = Tree::new();
     let mut house = House::new(&tree, 1024);
-    house.ask(&"é".repeat(5000));
-    house.ask(&format!("x{}", "é".repeat(5000)));
-    for expected in [MAX_RELPATH, MAX_RELPATH - 1] {
+    let long = "é".repeat(5000);
+    for (path, expected) in [(long.clone(), MAX_RELPATH), (format!("x{long}"), MAX_RELPATH - 1)] {
+        house.ask(&path);
         match house.answer().2 {
-            Served::Read { path, outcome: Err(PlaneCode::NotFound), .. } => assert_eq!(path.len(), expected),
+            FileserverToBroker::Read { path, outcome: Err(PlaneCode::NotFound), .. } => {
+                assert_eq!(path.len(), expected)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -234,12 +266,19 @@ fn the_generation_is_the_same_in_answer_and_record_and_moves_with_the_counter() 
     assert_eq!((before.generation, after.generation), (0, 1));
     assert_eq!(before.sha256, after.sha256);
     let id = house.id();
-    house.door.send(&DoorToFileserver::List { id }).unwrap();
+    house
+        .door
+        .send(&DoorToFileserver::List {
+            id,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
     match house.answer() {
         (
             FileserverToDoor::Listing { generation: 1, body, .. },
             file,
-            Served::List { generation: 1, entry_count: 2, total_bytes: 12, refused: None },
+            FileserverToBroker::List { generation: 1, entry_count: 2, total_bytes: 12, refused: None },
         ) => {
             let text = String::from_utf8(house.body(body, file)).unwrap();
             assert!(
@@ -255,13 +294,26 @@ fn the_generation_is_the_same_in_answer_and_record_and_moves_with_the_counter() 
 #[test]
 fn an_undeclared_plane_refuses_reads_and_listings() {
     let tree = Tree::new();
-    let mut house = House::with(tree.workdir(), FileserverConfigure { class: Class::Sealed, files: None });
+    let mut house = House::with(
+        tree.workdir(),
+        FileserverConfigure { class: Class::Sealed, files: None, peer_files: None },
+    );
     assert_eq!(house.read("report.md").unwrap_err(), PlaneCode::NoResourcePlane);
     let id = house.id();
-    house.door.send(&DoorToFileserver::List { id }).unwrap();
+    house
+        .door
+        .send(&DoorToFileserver::List {
+            id,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
     let (answer, _, record) = house.answer();
     assert!(matches!(answer, FileserverToDoor::Refused { code: PlaneCode::NoResourcePlane, .. }));
-    assert!(matches!(record, Served::List { refused: Some(PlaneCode::NoResourcePlane), entry_count: 0, .. }));
+    assert!(matches!(
+        record,
+        FileserverToBroker::List { refused: Some(PlaneCode::NoResourcePlane), entry_count: 0, .. }
+    ));
     house.shut_down();
 }
 
@@ -273,7 +325,7 @@ fn a_file_that_yields_more_than_its_size_is_read_whole_or_refused() {
         export.host_path = None;
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
         let workdir = rustix::fs::open("/proc/sys/kernel", flags, rustix::fs::Mode::empty()).unwrap();
-        let configure = FileserverConfigure { class: Class::Sealed, files: Some(export) };
+        let configure = FileserverConfigure { class: Class::Sealed, files: Some(export), peer_files: None };
         let mut house = House::with(workdir, configure);
         assert_eq!(house.read("ostype").map(|(bytes, _)| bytes), expected);
         house.shut_down();
@@ -305,9 +357,16 @@ fn a_long_listing_travels_in_a_sealed_file() {
     }
     let mut house = House::new(&tree, 1024);
     let id = house.id();
-    house.door.send(&DoorToFileserver::List { id }).unwrap();
+    house
+        .door
+        .send(&DoorToFileserver::List {
+            id,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
     let (answer, file, record) = house.answer();
-    assert!(matches!(record, Served::List { entry_count: 6002, .. }));
+    assert!(matches!(record, FileserverToBroker::List { entry_count: 6002, .. }));
     let FileserverToDoor::Listing { body: Body::File { length }, .. } = answer else { panic!("{answer:?}") };
     let text = house.body(Body::File { length }, file);
     assert!(text.len() > 1024 * 1024 && text.ends_with(b"}]}"));
@@ -365,29 +424,85 @@ fn a_body_waits_for_space_and_others_that_fit_do_not() {
 
 #[test]
 fn waiting_for_space_ends() {
-    let (sender, _) = pair::<FileserverToDoor, DoorToFileserver>().unwrap();
-    let link = Arc::new(Link::new(sender.sender()));
+    let (channel, _) = pair::<FileserverToDoor, DoorToFileserver>().unwrap();
+    let link = Arc::new(Link::new(channel));
     let space = Window::new(map_window(&window().unwrap().0, true).unwrap()).unwrap();
     let desk = Arc::new(Desk::new(space, Duration::from_millis(50)));
-    let held = desk.take(WINDOW_BYTES).unwrap();
-    assert!(desk.take(1).is_none());
+    let held = desk.take(WINDOW_BYTES, Leftover::Stays).unwrap();
+    assert!(desk.take(1, Leftover::Stays).is_none());
     let job = |id| Job {
-        link: Arc::clone(&link),
+        link: Some(Arc::clone(&link)),
         id: RequestId(id),
-        path: Some(RelPath::new("x").unwrap()),
+        task: Task::Read(RelPath::new("x").unwrap()),
         cancel: Arc::default(),
+        until: None,
+        _place: None,
         generation: None,
         patience: None,
     };
     let begin = Instant::now();
-    desk.put_aside(job(1), 1);
-    assert!(matches!(desk.next(), Some(Next::Refuse(Job { id: RequestId(1), .. }))));
+    assert!(desk.put_aside(job(1), 1).is_none());
+    assert!(desk.next_ready().is_none());
+    assert!(matches!(desk.next_late(), Some(Job { id: RequestId(1), .. })));
     assert!(begin.elapsed() >= Duration::from_millis(50));
-    desk.put_aside(job(2), 1);
+    // Space that came free and that nobody has used is no reason to wait longer.
+    assert!(desk.put_aside(job(2), 1).is_none() && desk.put_aside(job(3), 1).is_none());
     drop(held);
-    assert!(matches!(desk.next(), Some(Next::Serve(Job { id: RequestId(2), .. }))));
+    assert!(matches!(desk.next_ready(), Some(Job { id: RequestId(2), .. })));
+    assert!(matches!(desk.next_late(), Some(Job { id: RequestId(3), .. })));
+    assert!(matches!(desk.put_aside(job(4), 1), Some(Job { id: RequestId(4), .. })), "there is space");
     desk.close();
-    assert!(desk.next().is_none() && desk.next_listing().is_none());
+    assert!(desk.next_late().is_none() && desk.next_listing().is_none() && desk.next_door().is_none());
+}
+
+#[test]
+fn what_waits_for_space_is_served_oldest_first_also_after_it_found_its_space_taken() {
+    let (channel, _) = pair::<FileserverToDoor, DoorToFileserver>().unwrap();
+    let link = Arc::new(Link::new(channel));
+    let space = Window::new(map_window(&window().unwrap().0, true).unwrap()).unwrap();
+    let desk = Arc::new(Desk::new(space, Duration::from_secs(3600)));
+    let mut held = desk.take(WINDOW_BYTES, Leftover::Stays).unwrap();
+    let start = Instant::now() + Duration::from_secs(3600);
+    for id in 1..=3 {
+        let job = Job {
+            link: Some(Arc::clone(&link)),
+            id: RequestId(id),
+            task: Task::Read(RelPath::new("x").unwrap()),
+            cancel: Arc::default(),
+            until: None,
+            _place: None,
+            generation: None,
+            patience: Some(start + Duration::from_secs(id)),
+        };
+        assert!(desk.put_aside(job, 1).is_none());
+    }
+    let ready = || -> Vec<Job> { std::iter::from_fn(|| desk.next_ready()).collect() };
+    for _ in 0..2 {
+        drop(held);
+        let jobs = ready();
+        assert_eq!(jobs.iter().map(|job| job.id.0).collect::<Vec<_>>(), [1, 2, 3]);
+        held = desk.take(WINDOW_BYTES, Leftover::Stays).unwrap();
+        for job in jobs.into_iter().rev() {
+            assert!(desk.put_aside(job, 1).is_none());
+        }
+    }
+}
+
+#[test]
+fn a_cancellation_is_heard_before_or_after_what_it_cancels() {
+    let (channel, _) = pair::<FileserverToDoor, DoorToFileserver>().unwrap();
+    let link = Link::new(channel);
+    let space = Window::new(map_window(&window().unwrap().0, true).unwrap()).unwrap();
+    let desk = Desk::new(space, Duration::from_secs(1));
+    let canceled = |id| link.begin(RequestId(id)).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!canceled(1));
+    assert!(desk.cancel(&link, RequestId(2), Ended::Canceled).is_none());
+    assert!(canceled(2));
+    link.finish(RequestId(2));
+    assert!(!canceled(2), "only once");
+    // However many come late, they are forgotten some day.
+    (100..100_000).for_each(|id| assert!(desk.cancel(&link, RequestId(id), Ended::Abandoned).is_none()));
+    assert!(!canceled(100) && canceled(99_999));
 }
 
 #[test]
@@ -402,18 +517,133 @@ fn a_canceled_request_is_still_recorded_and_answered_once() {
     assert!(
         matches!(answer, FileserverToDoor::Refused { id: refused, code: PlaneCode::IoError, .. } if refused == id)
     );
-    assert!(matches!(record, Served::Read { outcome: Err(PlaneCode::IoError), .. }));
+    assert!(matches!(record, FileserverToBroker::Read { outcome: Err(PlaneCode::IoError), .. }));
     // Of a request that was answered, or never made: no answer, no fault.
     house.door.send(&DoorToFileserver::Cancel { id }).unwrap();
     house.door.send(&DoorToFileserver::Cancel { id: RequestId(999) }).unwrap();
 
     std::fs::File::create(tree.path("out/sparse")).unwrap().set_len(1 << 40).unwrap();
     let id = house.id();
-    house.door.send(&DoorToFileserver::List { id }).unwrap();
+    house
+        .door
+        .send(&DoorToFileserver::List {
+            id,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
     house.door.send(&DoorToFileserver::Cancel { id }).unwrap();
     let (answer, _, record) = house.answer();
     assert!(matches!(answer, FileserverToDoor::Refused { code: PlaneCode::IoError, .. }));
-    assert!(matches!(record, Served::List { refused: Some(PlaneCode::IoError), .. }));
+    assert!(matches!(record, FileserverToBroker::List { refused: Some(PlaneCode::IoError), .. }));
+    assert!(house.no_record());
+    house.shut_down();
+}
+
+/// The door of a client that left records nothing: whatever the hour, it is the fileserver's.
+#[test]
+fn a_request_that_was_canceled_is_recorded_although_it_is_late_or_waits_for_another() {
+    let (channel, _) = pair::<FileserverToDoor, DoorToFileserver>().unwrap();
+    let link = Arc::new(Link::new(channel));
+    let space = Window::new(map_window(&window().unwrap().0, true).unwrap()).unwrap();
+    let desk = Desk::new(space, Duration::from_secs(1));
+    for (how, canceled, over) in
+        [(Ended::Canceled, true, false), (Ended::Abandoned, true, true), (Ended::Canceled, false, true)]
+    {
+        let id = RequestId(7);
+        let job = Job {
+            link: Some(Arc::clone(&link)),
+            id,
+            task: Task::Read(RelPath::new("a").unwrap()),
+            cancel: link.begin(id).unwrap(),
+            until: Some(Moment::after(Duration::ZERO)),
+            _place: None,
+            generation: None,
+            patience: None,
+        };
+        if canceled {
+            assert!(desk.cancel(&link, id, how).is_none());
+        }
+        assert_eq!(job.over(), over, "{how:?} {canceled}");
+        link.finish(id);
+    }
+
+    let tree = Tree::new();
+    std::fs::File::create(tree.path("out/sparse")).unwrap().set_len(1 << 40).unwrap();
+    let mut house = House::new(&tree, 1 << 41);
+    let [first, second] = [house.id(), house.id()];
+    for id in [first, second] {
+        let until = Moment::after(Duration::from_secs(60));
+        house.door.send(&DoorToFileserver::List { id, freed: Default::default(), until }).unwrap();
+    }
+    // The second waits for the first, which takes many minutes.
+    for id in [second, first] {
+        house.door.send(&DoorToFileserver::Cancel { id }).unwrap();
+        let (answer, _, record) = house.answer();
+        assert!(
+            matches!(answer, FileserverToDoor::Refused { id: refused, code: PlaneCode::IoError, .. } if refused == id),
+            "{answer:?}"
+        );
+        assert!(matches!(record, FileserverToBroker::List { refused: Some(PlaneCode::IoError), .. }));
+    }
+    house.shut_down();
+}
+
+/// The door recorded it, so nobody else does.
+#[test]
+fn an_abandoned_request_is_neither_recorded_nor_answered() {
+    let tree = Tree::new();
+    quarters(&tree, 4);
+    let mut house = House::new(&tree, 1 << 30);
+    house.fill_window(["q0", "q1", "q2", "q3"]);
+    let id = house.ask("q0");
+    house.door.send(&DoorToFileserver::Abandon { id }).unwrap();
+    std::fs::File::create(tree.path("out/sparse")).unwrap().set_len(1 << 40).unwrap();
+    let listing = house.id();
+    house
+        .door
+        .send(&DoorToFileserver::List {
+            id: listing,
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
+    house.door.send(&DoorToFileserver::Abandon { id: listing }).unwrap();
+    // The next answer and the next record are those of the next request.
+    let next = house.ask("none");
+    let (answer, _, record) = house.answer();
+    assert!(
+        matches!(answer, FileserverToDoor::Refused { id, code: PlaneCode::NotFound, .. } if id == next),
+        "{answer:?}"
+    );
+    assert!(matches!(record, FileserverToBroker::Read { outcome: Err(PlaneCode::NotFound), .. }));
+    assert!(house.no_record());
+    // Its identifier is free again.
+    house
+        .door
+        .send(&DoorToFileserver::Read {
+            id,
+            path: RelPath::new("none").unwrap(),
+            freed: Default::default(),
+            until: Moment::after(Duration::from_secs(60)),
+        })
+        .unwrap();
+    assert!(matches!(house.answer().0, FileserverToDoor::Refused { code: PlaneCode::NotFound, .. }));
+    house.shut_down();
+}
+
+/// The door gave it up, or is about to: it has the record.
+#[test]
+fn a_request_taken_up_too_late_is_neither_recorded_nor_answered() {
+    let tree = Tree::new();
+    let mut house = House::new(&tree, 1 << 30);
+    let (late, listing) = (house.id(), house.id());
+    let until = Moment::after(Duration::ZERO);
+    let path = RelPath::new("none").unwrap();
+    house.door.send(&DoorToFileserver::Read { id: late, path, freed: Default::default(), until }).unwrap();
+    house.door.send(&DoorToFileserver::List { id: listing, freed: Default::default(), until }).unwrap();
+    let next = house.ask("none");
+    assert!(matches!(house.answer().0, FileserverToDoor::Refused { id, .. } if id == next));
     assert!(house.no_record());
     house.shut_down();
 }
@@ -432,7 +662,7 @@ fn a_new_door_finds_the_window_empty_and_gets_no_answer_of_the_old_one() {
     let old = std::mem::replace(&mut house.door, hand_door(&house.control));
     let record = house.broker.as_mut().unwrap().receive_until(soon()).unwrap().message;
     assert!(
-        matches!(record, Served::Read { outcome: Err(PlaneCode::IoError), .. }),
+        matches!(record, FileserverToBroker::Read { outcome: Err(PlaneCode::IoError), .. }),
         "{waiting:?} is on record"
     );
     assert_eq!(house.read("q0").unwrap().1.bytes, QUARTER);
@@ -447,6 +677,52 @@ fn a_new_door_finds_the_window_empty_and_gets_no_answer_of_the_old_one() {
 }
 
 #[test]
+fn slots_that_ride_with_a_read_or_a_listing_are_free_again() {
+    let tree = Tree::new();
+    quarters(&tree, 4);
+    let mut house = House::new(&tree, 1 << 30);
+    let mut slots = house.fill_window(["q0", "q1", "q2", "q3"]);
+    for round in 0..20 {
+        // The very read that gives space back finds it.
+        let freed = slots.remove(0);
+        house.ask_and_free(&format!("q{}", round % 4), &[freed]);
+        slots.push(house.slot());
+    }
+    let waiting = house.ask("q0");
+    let id = house.id();
+    let freed = vec![slots[1], slots[2]].try_into().unwrap();
+    std::fs::remove_dir_all(tree.path("out/sub")).unwrap();
+    house
+        .door
+        .send(&DoorToFileserver::List { id, freed, until: Moment::after(Duration::from_secs(60)) })
+        .unwrap();
+    let mut answered = [house.answer().0, house.answer().0].map(|answer| match answer {
+        FileserverToDoor::File { id, .. } | FileserverToDoor::Listing { id, .. } => id,
+        other => panic!("{other:?}"),
+    });
+    answered.sort_unstable();
+    assert_eq!(answered, [waiting, id]);
+    house.shut_down();
+}
+
+#[test]
+fn a_door_that_is_replaced_and_lives_on_is_heard_no_more_and_holds_no_worker() {
+    let tree = Tree::new();
+    let mut house = House::new(&tree, 1 << 30);
+    // All workers wait for messages of a door that is replaced and goes on living.
+    for _ in 0..10 {
+        let old = std::mem::replace(&mut house.door, hand_door(&house.control));
+        // The end of the old one is heard there, and what it still says is heard by nobody.
+        assert_eq!(house.read("report.md").unwrap().0, b"hello\n");
+        let _ = old.send(&DoorToFileserver::SlotFree { slot: 77 });
+        let mut old = old;
+        assert!(matches!(old.receive_until(soon()), Err(ChannelError::Closed)));
+        assert_eq!(house.read("report.md").unwrap().0, b"hello\n");
+    }
+    house.shut_down();
+}
+
+#[test]
 fn requests_beyond_the_bound_are_refused_at_once() {
     let tree = Tree::new();
     quarters(&tree, 4);
@@ -455,10 +731,12 @@ fn requests_beyond_the_bound_are_refused_at_once() {
     for _ in 0..IN_FLIGHT {
         house.ask("q0");
     }
-    let beyond = house.ask("q0");
+    house.ask("q0");
     let (answer, _, record) = house.answer();
-    assert!(matches!(answer, FileserverToDoor::Refused { id, code: PlaneCode::IoError, .. } if id == beyond));
-    assert!(matches!(record, Served::Read { outcome: Err(PlaneCode::IoError), .. }));
+    // Which of those that came together is the one too many is decided by who is first.
+    assert!(matches!(answer, FileserverToDoor::Refused { code: PlaneCode::IoError, .. }));
+    assert!(matches!(record, FileserverToBroker::Read { outcome: Err(PlaneCode::IoError), .. }));
+    assert!(house.no_record());
     house.shut_down();
 }
 
@@ -466,7 +744,38 @@ fn requests_beyond_the_bound_are_refused_at_once() {
 fn a_door_that_breaks_the_rules_ends_the_process() {
     let tree = Tree::new();
     quarters(&tree, 4);
-    let table: [(&str, Breach, Judge); 5] = [
+    let table: [(&str, Breach, Judge); 8] = [
+        (
+            "frees a slot it was not lent with a read",
+            |house| {
+                house.ask_and_free("report.md", &[3]);
+            },
+            |fault| matches!(fault, Fault::UnknownSlot(3)),
+        ),
+        (
+            "frees a slot twice with a read",
+            |house| {
+                house.ask("report.md");
+                let slot = house.slot();
+                house.ask_and_free("missing", &[slot, slot]);
+            },
+            |fault| matches!(fault, Fault::UnknownSlot(_)),
+        ),
+        (
+            "frees a slot it was not lent with a listing",
+            |house| {
+                let freed = vec![4].try_into().unwrap();
+                house
+                    .door
+                    .send(&DoorToFileserver::List {
+                        id: RequestId(1),
+                        freed,
+                        until: Moment::after(Duration::from_secs(60)),
+                    })
+                    .unwrap();
+            },
+            |fault| matches!(fault, Fault::UnknownSlot(4)),
+        ),
         (
             "frees a slot it was not lent",
             |house| house.free(0),
@@ -476,13 +785,9 @@ fn a_door_that_breaks_the_rules_ends_the_process() {
             "frees a slot twice",
             |house| {
                 house.ask("report.md");
-                match house.answer().0 {
-                    FileserverToDoor::File { body: Body::Slot { slot, .. }, .. } => {
-                        house.free(slot);
-                        house.free(slot);
-                    }
-                    other => panic!("{other:?}"),
-                }
+                let slot = house.slot();
+                house.free(slot);
+                house.free(slot);
             },
             |fault| matches!(fault, Fault::UnknownSlot(_)),
         ),
@@ -492,7 +797,15 @@ fn a_door_that_breaks_the_rules_ends_the_process() {
                 house.fill_window(["q0", "q1", "q2", "q3"]);
                 let id = house.ask("q0");
                 let path = RelPath::new("report.md").unwrap();
-                house.door.send(&DoorToFileserver::Read { id, path }).unwrap();
+                house
+                    .door
+                    .send(&DoorToFileserver::Read {
+                        id,
+                        path,
+                        freed: Default::default(),
+                        until: Moment::after(Duration::from_secs(60)),
+                    })
+                    .unwrap();
             },
             |fault| matches!(fault, Fault::ReusedRequest),
         ),
@@ -504,10 +817,15 @@ fn a_door_that_breaks_the_rules_ends_the_process() {
         (
             "sends a path that leaves the root",
             |house| {
-                let good = DoorToFileserver::Read { id: RequestId(7), path: RelPath::new("aa/x").unwrap() };
+                let good = DoorToFileserver::Read {
+                    id: RequestId(7),
+                    path: RelPath::new("aa/x").unwrap(),
+                    freed: Default::default(),
+                    until: Moment::after(Duration::from_secs(60)),
+                };
                 let mut bytes = ipc::codec::encode(&good).unwrap();
-                let end = bytes.len();
-                bytes[end - 4..].copy_from_slice(b"../x");
+                let place = bytes.windows(4).position(|four| four == b"aa/x").unwrap();
+                bytes[place..place + 4].copy_from_slice(b"../x");
                 ipc::sys::send_packet(house.door.as_fd(), &bytes, &[], true).unwrap();
             },
             |fault| matches!(fault, Fault::Door(ChannelError::Codec(_))),
@@ -516,7 +834,7 @@ fn a_door_that_breaks_the_rules_ends_the_process() {
     for (what, breach, is_fault) in table {
         let mut house = House::new(&tree, 1 << 30);
         breach(&mut house);
-        let fault = house.server.join().unwrap().unwrap_err();
+        let fault = house.fault();
         assert!(is_fault(&fault), "a door that {what}: {fault:?}");
     }
 }
@@ -526,7 +844,7 @@ fn without_the_broker_nothing_is_served() {
     let tree = Tree::new();
     let mut house = House::new(&tree, 1024);
     house.broker = None;
-    let fault = house.server.join().unwrap().unwrap_err();
+    let fault = house.fault();
     assert!(matches!(fault, Fault::Broker(ChannelError::Closed)), "{fault:?}");
 
     let house = House::new(&tree, 1024);
@@ -543,7 +861,7 @@ fn orders_out_of_turn_end_the_process() {
     assert!(matches!(server.join().unwrap(), Err(Fault::Order(_))));
 
     let house = House::new(&tree, 1024);
-    let configure = FileserverConfigure { class: Class::Sealed, files: None };
+    let configure = FileserverConfigure { class: Class::Sealed, files: None, peer_files: None };
     let (one, other) = ipc::sys::packet_pair().unwrap();
     let order = ToRole::Order(FileserverOrder::Configure(configure));
     house.control.send_with(&order, &[one.as_fd(), other.as_fd(), other.as_fd()]).unwrap();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::host_broker::Role;
+use super::host_broker::{HookEvent, Role};
 use crate::channel::Message;
 
 /// What to compile.
@@ -50,6 +50,8 @@ pub struct Facts {
     pub input_schema: Option<String>,
     /// Interfaces the component imports, `package:name/interface@version`, at most 256.
     pub imports: Vec<String>,
+    /// The event a hook decides on; `None` for any other role.
+    pub hook: Option<HookEvent>,
 }
 
 impl Message for CompilerToBroker {

@@ -5,6 +5,7 @@
 //! `Ready` was checked.
 
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -41,15 +42,43 @@ pub struct Begin {
     pub uid: u32,
     /// The same for the gid; supplementary groups are emptied.
     pub gid: u32,
+    /// Whether it has that uid and gid already, of an ordinary user, and ends in a further user namespace; supplementary
+    /// groups stay then.
+    pub user_namespace: bool,
     /// Whether the first descriptor is a network namespace to join.
     pub join_network: bool,
-    /// Absolute path of each detached mount in the role's own view: below its private root, or (runner) over the host's
-    /// path.
+    /// Absolute path of each detached mount in the role's own view: below its private or composed root, or (runner, over
+    /// the host's root) over the host's path.
     pub trees: Vec<String>,
-    /// The containment class programs get; only the runner looks at it.
-    pub class: Class,
-    /// Whether roles run as the workdir's owner because the file system refuses id-mapped mounts.
-    pub shared_owner: bool,
+    /// Absolute paths in the role's own view, each below one of `trees`, that it may read and not change.
+    pub read_only: Vec<String>,
+    /// What programs see and may touch; for the runner alone.
+    pub programs: Option<Programs>,
+}
+
+/// The file system of programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// The class whose mechanisms are applied to programs. It is the session's class, but for a manifest with
+    /// `workdir_exec`, whose session is called `advisory` and keeps what it can.
+    pub tier: Class,
+    /// Home directory of the session's account.
+    pub home: String,
+    /// Further directories of the host that programs may read: in the root of tier `sealed` they are shown at their own paths.
+    pub shown: Vec<ShownDirectory>,
+    /// Whether what programs write may be executed (`capabilities.filesystem.workdir_exec`).
+    pub workdir_exec: bool,
+    /// Whether they may make Unix sockets (`capabilities.network.unix_sockets`); tier `sealed` alone.
+    pub unix_sockets: bool,
+}
+
+/// A directory of the host that programs may read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownDirectory {
+    /// Absolute path, without a symbolic link in it.
+    pub path: String,
+    /// Whether it may be listed, or only read by name.
+    pub list: bool,
 }
 
 impl<O: Message> Message for ToRole<O> {
@@ -170,6 +199,8 @@ pub struct DoorConfigure {
     pub files: Option<PlaneConstants>,
     /// Whether `exports.peer_files` is declared.
     pub peer_files: bool,
+    /// The first [`crate::types::RequestId`] of this door; none of them was or will be used by another door of the session.
+    pub requests_from: u64,
     /// The whole agent card, compact JSON.
     pub card: String,
     /// Whether `POST /` is answered (false when serving without an agent).
@@ -213,6 +244,8 @@ pub struct FileserverConfigure {
     pub class: Class,
     /// The operator plane, if declared.
     pub files: Option<ExportRoot>,
+    /// The peer plane, if declared.
+    pub peer_files: Option<ExportRoot>,
 }
 
 /// An export root as the fileserver walks it.
@@ -280,10 +313,17 @@ impl Message for HostOrder {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum RunnerOrder {
     /// What may run and how. Descriptors: the channel from sandbox-host ([`super::host_runner`]), the channel to the
-    /// broker ([`super::runner_broker`]).
+    /// broker ([`super::runner_broker`]), with [`Controllers::pids`] the scope's `pids.events`
+    /// and `pids.current`.
     Configure(RunnerConfigure),
-    /// One cgroup leaf, numbered from 0. Descriptors: its `cgroup.procs`, `cgroup.kill` and `cgroup.events`.
-    Leaf(u32),
+    /// One cgroup leaf. Descriptors: its `cgroup.procs`, `cgroup.kill` and `cgroup.events`, then those of its `memory.events`
+    /// and `pids.events` that there are.
+    Leaf {
+        /// Counted from 0.
+        number: u32,
+        /// As in [`RunnerConfigure`].
+        controllers: Controllers,
+    },
     /// All leaves are there: take calls.
     Run,
 }
@@ -301,6 +341,21 @@ pub struct RunnerConfigure {
     pub limits: Limits,
     /// Number of leaves that follow.
     pub leaves: u32,
+    /// What the leaves count.
+    pub controllers: Controllers,
+    /// Tasks of all programs together (`pids.max` of the scope).
+    pub pids_max: u64,
+    /// Patterns of variables that no request sets (`capabilities.shell.strip_env`): exact, `X*`, `*X` or `*X*`.
+    pub strip_env: Vec<String>,
+}
+
+/// The controllers whose events tell that a limit was hit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Controllers {
+    /// `memory.events`
+    pub memory: bool,
+    /// `pids.events`
+    pub pids: bool,
 }
 
 /// Resource limits of a program (`capabilities.resources`); the aggregate ones sit on the session's cgroup.
@@ -319,12 +374,14 @@ pub struct Limits {
 }
 
 impl Message for RunnerOrder {
-    const MAX_DESCRIPTORS: usize = 3;
+    const MAX_DESCRIPTORS: usize = 5;
 
     fn descriptors(&self) -> usize {
         match self {
-            RunnerOrder::Configure(_) => 2,
-            RunnerOrder::Leaf(_) => 3,
+            RunnerOrder::Configure(configure) => 2 + 2 * usize::from(configure.controllers.pids),
+            RunnerOrder::Leaf { controllers, .. } => {
+                3 + usize::from(controllers.memory) + usize::from(controllers.pids)
+            }
             RunnerOrder::Run => 0,
         }
     }
@@ -334,8 +391,14 @@ impl Message for RunnerOrder {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum EgressOrder {
     /// What may be reached. Descriptors: the channel from sandbox-host ([`super::host_egress`]), the channel to the broker
-    /// ([`super::egress_broker`]).
+    /// ([`super::egress_broker`]), then one PEM file of trusted certificates per `certificates`, open for reading.
     Configure(EgressConfigure),
+    /// Where programs ask for names. Descriptor: a datagram socket of the session's network that tells destinations
+    /// ([`crate::sys::datagram`]). Between `Configure` and `Run`, at most once.
+    Resolver,
+    /// Where programs' connections arrive. Descriptor: a listening socket of the session's network, non-blocking. Between
+    /// `Configure` and `Run`, at most [`MAX_LISTENERS`] times.
+    Listener,
     /// A further channel from sandbox-host is never needed: egress is restarted whole.
     Run,
 }
@@ -347,7 +410,23 @@ pub struct EgressConfigure {
     pub gateways: Vec<Gateway>,
     /// Allow-lists by artifact name.
     pub allow: Vec<(String, Vec<NetworkRule>)>,
+    /// Where agent cards may be fetched (`capabilities.network.allow`), if handles may be minted.
+    pub card: Option<Vec<NetworkRule>>,
+    /// Where handles may be redeemed (`capabilities.peer_fetch.allow`), if they may be.
+    pub redeem: Option<Vec<NetworkRule>>,
+    /// Where programs may connect (`capabilities.network.allow`).
+    pub programs: Vec<NetworkRule>,
+    /// Where the session's own door listens, which no name leads to.
+    pub door: Option<SocketAddr>,
+    /// Number of attached PEM files, at most [`MAX_CERTIFICATE_FILES`]; with none, TLS trusts nobody.
+    pub certificates: u8,
 }
+
+/// The most files of trusted certificates: the system's own and a few of the operator's.
+pub const MAX_CERTIFICATE_FILES: u8 = 4;
+
+/// The most ports at which programs' connections are taken.
+pub const MAX_LISTENERS: usize = 16;
 
 /// The upstream of one artifact's gateway.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -383,11 +462,12 @@ pub enum Scheme {
 }
 
 impl Message for EgressOrder {
-    const MAX_DESCRIPTORS: usize = 2;
+    const MAX_DESCRIPTORS: usize = 2 + MAX_CERTIFICATE_FILES as usize;
 
     fn descriptors(&self) -> usize {
         match self {
-            EgressOrder::Configure(_) => 2,
+            EgressOrder::Configure(configure) => 2 + usize::from(configure.certificates),
+            EgressOrder::Resolver | EgressOrder::Listener => 1,
             EgressOrder::Run => 0,
         }
     }

@@ -1,9 +1,9 @@
-//! door → broker: the refusals the door decided itself.
+//! door ↔ broker: the refusals the door decided itself, and handles to be verified.
 
 use serde::{Deserialize, Serialize};
 
 use crate::channel::Message;
-use crate::types::PlaneCode;
+use crate::types::{PlaneCode, RequestId};
 
 /// Door to broker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,9 +29,47 @@ pub enum DoorToBroker {
         /// Why.
         code: PlaneCode,
     },
+    /// A handle of good shape: verify it and have the file served. Answered by the fileserver
+    /// ([`super::door_fileserver::FileserverToDoor::Redeemed`]) or by [`BrokerToDoor::Refused`]; either way the broker writes
+    /// the record.
+    Redeem {
+        /// The request; never used again, not even by the next door ([`super::control::DoorConfigure::requests_from`]).
+        id: RequestId,
+        /// The payload's segment as presented: canonical base64url.
+        payload: String,
+        /// The MAC's segment as presented: canonical base64url.
+        mac: String,
+        /// All audience headers joined by `, `, at most 4096 bytes: longer than any audience that was minted for.
+        audience: String,
+    },
+    /// Nobody waits for this redeem any more: record it now as `io_error`; no answer is wanted.
+    RedeemAbandoned {
+        /// The request.
+        id: RequestId,
+    },
 }
 
 impl Message for DoorToBroker {
+    const MAX_DESCRIPTORS: usize = 0;
+
+    fn descriptors(&self) -> usize {
+        0
+    }
+}
+
+/// Broker to door.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum BrokerToDoor {
+    /// A redeem is refused; on record already.
+    Refused {
+        /// The request.
+        id: RequestId,
+        /// Why.
+        code: PlaneCode,
+    },
+}
+
+impl Message for BrokerToDoor {
     const MAX_DESCRIPTORS: usize = 0;
 
     fn descriptors(&self) -> usize {

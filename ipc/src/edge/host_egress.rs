@@ -48,6 +48,17 @@ pub enum Purpose {
         /// The artifact.
         artifact: String,
     },
+    /// The agent card of a peer, before minting: GET of the agent-card path; the request's own method, path and headers are
+    /// not looked at, and the body is empty.
+    Card,
+    /// A handle at a peer: GET of `/resources/peer/<handle>` with the audience header; the request's own method, path and
+    /// headers are not looked at, and the body is empty.
+    Redeem {
+        /// The handle; egress checks that it has only a handle's characters.
+        handle: String,
+        /// What `x-murmur-audience` says.
+        audience: String,
+    },
 }
 
 impl Message for HostToEgress {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use confine::spawn::{Child, Program};
 use ipc::edge::control::{
-    Begin, BrokerControl, FromRole, Limits, RunnerConfigure, RunnerOrder, ToRole, expect_hello,
+    Begin, BrokerControl, Controllers, FromRole, Limits, Programs, RunnerConfigure, RunnerOrder, ToRole,
+    expect_hello,
 };
-use ipc::edge::host_runner::{HostToRunner, Run, RunnerToHost};
+use ipc::edge::host_runner::{self, HostToRunner, Run, RunnerToHost};
 use ipc::edge::runner_broker::RunnerToBroker;
-use ipc::types::{Class, RequestId};
+use ipc::types::{Class, RequestId, ResourceLimit};
 use ipc::{Channel, Never};
 
 const UID: u32 = 61_301;
@@ -35,6 +36,8 @@ struct Cgroup {
     leaves: usize,
     /// Stands for the first leaf's `cgroup.events`.
     events: Option<PathBuf>,
+    /// Holds what stands for every leaf's `memory.events` and `pids.events`, and for the scope's `pids.events`.
+    counters: Option<PathBuf>,
 }
 
 impl Cgroup {
@@ -48,7 +51,7 @@ impl Cgroup {
         let name = format!("capsule-broker-runner-test-{}-{number}", std::process::id());
         let directory = Path::new(&mount).join(name);
         std::fs::create_dir(&directory).map_err(|error| format!("cgroup v2 is not writable: {error}"))?;
-        let cgroup = Cgroup { directory, leaves, events: None };
+        let cgroup = Cgroup { directory, leaves, events: None, counters: None };
         for leaf in 0..leaves {
             std::fs::create_dir(cgroup.leaf(leaf)).map_err(|error| error.to_string())?;
         }
@@ -62,11 +65,22 @@ impl Cgroup {
         self.directory.join(format!("leaf-{leaf}"))
     }
 
-    fn files(&self, leaf: usize) -> [OwnedFd; 3] {
+    fn controllers(&self) -> Controllers {
+        Controllers { memory: self.counters.is_some(), pids: self.counters.is_some() }
+    }
+
+    fn counter(&self, name: &str) -> Option<OwnedFd> {
+        Some(File::open(self.counters.as_ref()?.join(name)).unwrap().into())
+    }
+
+    fn files(&self, leaf: usize) -> Vec<OwnedFd> {
         let write = |name| File::options().write(true).open(self.leaf(leaf).join(name)).unwrap().into();
         let own = self.leaf(leaf).join("cgroup.events");
         let events = self.events.as_ref().filter(|_| leaf == 0).unwrap_or(&own);
-        [write("cgroup.procs"), write("cgroup.kill"), File::open(events).unwrap().into()]
+        let mut files = vec![write("cgroup.procs"), write("cgroup.kill"), File::open(events).unwrap().into()];
+        files.extend(self.counter("memory.events"));
+        files.extend(self.counter("pids.events"));
+        files
     }
 }
 
@@ -100,6 +114,14 @@ impl Output {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
+    /// The limit that was hit, as far as it is known.
+    pub(crate) fn limit(&self) -> Option<ResourceLimit> {
+        match &self.answer {
+            RunnerToHost::Finished { resource_limit, .. } => *resource_limit,
+            other => panic!("{other:?} {self:?}"),
+        }
+    }
+
     /// Exit code and whether the time ran out.
     pub(crate) fn finished(&self) -> (i32, bool) {
         match &self.answer {
@@ -124,6 +146,14 @@ pub(crate) struct Request<'a> {
     pub(crate) env: &'a [(&'a str, &'a str)],
     pub(crate) stdin: Option<Vec<u8>>,
     pub(crate) timeout: Duration,
+}
+
+fn program_of(request: &Request<'_>) -> host_runner::Program {
+    host_runner::Program {
+        name: request.program.into(),
+        args: request.args.iter().map(|arg| (*arg).to_owned()).collect(),
+        env: request.env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+    }
 }
 
 impl Default for Request<'_> {
@@ -182,6 +212,13 @@ impl Session {
         Some(Self::start(cgroup, |_| {}))
     }
 
+    /// A runner whose counters of refusals are read from files of a test's.
+    pub(crate) fn with_counters(leaves: usize, directory: &Path) -> Option<Self> {
+        let mut cgroup = Self::cgroup(leaves)?;
+        cgroup.counters = Some(directory.to_owned());
+        Some(Self::start(cgroup, |_| {}))
+    }
+
     fn cgroup(leaves: usize) -> Option<Cgroup> {
         if !rustix::process::geteuid().is_root() {
             not_run("needs root");
@@ -215,10 +252,17 @@ impl Session {
         let begin = Begin {
             uid: UID,
             gid: UID,
+            user_namespace: false,
             join_network: true,
             trees: trees.iter().map(|(path, _)| text(path)).collect(),
-            class: Class::Scoped,
-            shared_owner: false,
+            read_only: Vec::new(),
+            programs: Some(Programs {
+                tier: Class::Sealed,
+                home: text(&session.join("home")),
+                shown: Vec::new(),
+                workdir_exec: false,
+                unix_sockets: false,
+            }),
         };
         let mut gifts = vec![confine::net::session_namespace().unwrap()];
         gifts.extend(trees.iter().map(|(path, read_only)| tree(path, *read_only).unwrap()));
@@ -246,6 +290,9 @@ impl Session {
                 processes: u64::MAX,
             },
             leaves: u32::try_from(cgroup.leaves).unwrap(),
+            controllers: cgroup.controllers(),
+            pids_max: 10,
+            strip_env: Vec::new(),
         };
         change(&mut configure);
         let (host, host_far) = ipc::pair::<HostToRunner, RunnerToHost>().unwrap();
@@ -253,13 +300,17 @@ impl Session {
         let order = |order, descriptors: &[BorrowedFd<'_>]| {
             control.send_with(&ToRole::Order(order), descriptors).unwrap();
         };
-        order(RunnerOrder::Configure(configure), &[host_far.as_fd(), broker_far.as_fd()]);
+        let scope = [cgroup.counter("scope"), cgroup.counter("current")];
+        let attached: Vec<BorrowedFd<'_>> = [host_far.as_fd(), broker_far.as_fd()]
+            .into_iter()
+            .chain(scope.iter().flatten().map(AsFd::as_fd))
+            .collect();
+        order(RunnerOrder::Configure(configure), &attached);
         for leaf in 0..cgroup.leaves {
             let files = cgroup.files(leaf);
-            order(
-                RunnerOrder::Leaf(u32::try_from(leaf).unwrap()),
-                &[0, 1, 2].map(|n: usize| files[n].as_fd()),
-            );
+            let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            let (number, controllers) = (u32::try_from(leaf).unwrap(), cgroup.controllers());
+            order(RunnerOrder::Leaf { number, controllers }, &files);
         }
         order(RunnerOrder::Run, &[]);
         Session { child, control, host, broker, workdir, scratch, cgroup, log, next: 0 }
@@ -275,9 +326,7 @@ impl Session {
         let id = RequestId(self.next);
         let run = Run {
             id,
-            program: request.program.into(),
-            args: request.args.iter().map(|arg| (*arg).to_owned()).collect(),
-            env: request.env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+            program: program_of(&request),
             stdin: stdin_pipe.is_some(),
             timeout_ms: u64::try_from(request.timeout.as_millis()).unwrap_or(u64::MAX),
         };
@@ -299,6 +348,38 @@ impl Session {
             })
         };
         Going { id, stdin, stdout: drain(out_read), stderr: drain(err_read) }
+    }
+
+    /// Starts a session process and returns its number and the other ends of its pipes.
+    pub(crate) fn launch(&mut self, request: Request<'_>) -> (RequestId, [File; 3]) {
+        let flags = rustix::pipe::PipeFlags::CLOEXEC;
+        let (in_read, in_write) = rustix::pipe::pipe_with(flags).unwrap();
+        let (out_read, out_write) = rustix::pipe::pipe_with(flags).unwrap();
+        let (err_read, err_write) = rustix::pipe::pipe_with(flags).unwrap();
+        self.next += 1;
+        let id = RequestId(self.next);
+        let start = HostToRunner::Start(host_runner::Start { id, program: program_of(&request) });
+        self.host.send_with(&start, &[in_read.as_fd(), out_write.as_fd(), err_write.as_fd()]).unwrap();
+        (id, [in_write, out_read, err_read].map(File::from))
+    }
+
+    /// The same, once it runs.
+    pub(crate) fn started(&mut self, request: Request<'_>) -> (RequestId, [File; 3]) {
+        let (id, pipes) = self.launch(request);
+        let answer = self.answer();
+        assert!(matches!(answer, RunnerToHost::Started { id: other, .. } if other == id), "{answer:?}");
+        (id, pipes)
+    }
+
+    /// Asks for a connection; the answer and its socket.
+    pub(crate) fn connect(&mut self, process: RequestId, port: u16) -> (RunnerToHost, Option<OwnedFd>) {
+        self.next += 1;
+        let id = RequestId(self.next);
+        self.host.send(&HostToRunner::Connect { id, process, port, timeout_ms: 2000 }).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(90);
+        let mut received = self.host.receive_until(deadline).unwrap();
+        assert_eq!(received.message.id(), id, "{:?}", received.message);
+        (received.message, received.descriptors.pop())
     }
 
     /// Makes the next request carry the number after this one, whether it was used or not.

@@ -2,19 +2,33 @@
 
 use wasmtime::wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
+use ipc::edge::host_broker::Role;
+
 use crate::Refusal;
 
 /// The export that a tool and a driver must have (`docs/decisions.md`: served versions).
 const RUN: &str = "murmur:tool/run@0.1.0";
+/// The export that a hook must have.
+const LIFECYCLE: &str = "murmur:hook/lifecycle@0.9.0";
 /// The most imports a component may have.
 const MAX_IMPORTS: usize = 256;
 /// The longest name that is read, in bytes.
 const MAX_NAME: usize = 128;
 
 /// The `murmur:` interfaces sandbox-host serves a tool or a driver now. `tool/run` is there for its types.
-const SERVED: [&str; 2] = ["murmur:stream/events@0.1.0", RUN];
-/// `murmur:` interfaces of later issues: known, and not served yet.
-const LATER: [&str; 2] = ["murmur:task/task@0.1.0", "murmur:process/process@0.1.0"];
+const SERVED: [&str; 3] = ["murmur:stream/events@0.1.0", PROCESS, RUN];
+/// The same for a hook, which takes its own types from there.
+const SERVED_TO_HOOKS: [&str; 2] = [PROCESS, LIFECYCLE];
+/// Answers a tool call; links everywhere.
+const PROCESS: &str = "murmur:process/process@0.1.0";
+/// `murmur:` interfaces that are known, and not served yet.
+const LATER: [&str; 5] = [
+    "murmur:task/task@0.1.0",
+    "murmur:runtime/inference@0.4.0",
+    "murmur:runtime/tokens@0.4.0",
+    "murmur:task-io/read@0.1.0",
+    "murmur:conversation/read@0.2.0",
+];
 
 /// The WASI interfaces sandbox-host serves, at every 0.2.x.
 const WASI: [&str; 29] = [
@@ -54,23 +68,28 @@ const WASI: [&str; 29] = [
 /// # Errors
 /// `E-IO-003` for bytes that are no component, `E-RUN-001` for a missing export, `E-RUN-029` for another version of it,
 /// `E-RUN-002` for an import that is not served, by name.
-pub(crate) fn component(bytes: &[u8]) -> Result<Vec<String>, Refusal> {
+pub(crate) fn component(bytes: &[u8], role: Role) -> Result<Vec<String>, Refusal> {
     let (imports, exports) = names(bytes)?;
+    let (served, required): (&[&str], &str) = match role {
+        Role::Tool | Role::Driver => (&SERVED, RUN),
+        Role::Hook => (&SERVED_TO_HOOKS, LIFECYCLE),
+    };
     for import in &imports {
-        if !is_served(import) {
+        if !is_served(served, import) {
             let later = if LATER.contains(&import.as_str()) { " yet" } else { "" };
             let reason = format!("imports `{import}`, which is not served{later}");
             return Err(Refusal::new("E-RUN-002", &reason));
         }
     }
-    if exports.iter().any(|export| export == RUN) {
+    if exports.iter().any(|export| export == required) {
         return Ok(imports);
     }
-    match exports.iter().find(|export| export.starts_with("murmur:tool/run@")) {
+    let interface = required.split_inclusive('@').next().unwrap_or(required);
+    match exports.iter().find(|export| export.starts_with(interface)) {
         Some(other) => {
-            Err(Refusal::new("E-RUN-029", &format!("exports `{other}`; the version served is `{RUN}`")))
+            Err(Refusal::new("E-RUN-029", &format!("exports `{other}`; the version served is `{required}`")))
         }
-        None => Err(Refusal::new("E-RUN-001", &format!("does not export `{RUN}`"))),
+        None => Err(Refusal::new("E-RUN-001", &format!("does not export `{required}`"))),
     }
 }
 
@@ -121,8 +140,8 @@ fn name(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-fn is_served(import: &str) -> bool {
-    if SERVED.contains(&import) {
+fn is_served(served: &[&str], import: &str) -> bool {
+    if served.contains(&import) {
         return true;
     }
     let Some((interface, version)) = import.strip_prefix("wasi:").and_then(|rest| rest.split_once('@'))
@@ -141,16 +160,18 @@ mod tests {
     fn served_imports_are_exactly_these() {
         for import in [
             "murmur:stream/events@0.1.0",
+            "murmur:process/process@0.1.0",
             "wasi:cli/environment@0.2.0",
             "wasi:io/streams@0.2.12",
             "wasi:http/outgoing-handler@0.2.4",
         ] {
-            assert!(is_served(import), "{import}");
+            assert!(is_served(&SERVED, import), "{import}");
         }
         for import in [
             "murmur:stream/events@0.2.0",
             "murmur:stream/events",
-            "murmur:process/process@0.1.0",
+            "murmur:process/process@0.2.0",
+            "murmur:process/process",
             "murmur:task/task@0.1.0",
             "murmur:shell/execute@0.1.0",
             "wasi:cli/environment@0.3.0",
@@ -162,7 +183,7 @@ mod tests {
             "plain",
             "",
         ] {
-            assert!(!is_served(import), "{import}");
+            assert!(!is_served(&SERVED, import), "{import}");
         }
     }
 
@@ -171,8 +192,12 @@ mod tests {
         for bytes in
             [b"".as_slice(), b"\0asm", b"\0asm\x01\0\0\0", b"\0asm\x0d\0\x01\0\xff", b"not wasm at all"]
         {
-            assert_eq!(component(bytes).unwrap_err().code, "E-IO-003", "{bytes:?}");
+            assert_eq!(component(bytes, Role::Tool).unwrap_err().code, "E-IO-003", "{bytes:?}");
         }
-        assert_eq!(component(b"\0asm\x0d\0\x01\0").unwrap_err().code, "E-RUN-001");
+        for (role, missing) in [(Role::Tool, RUN), (Role::Driver, RUN), (Role::Hook, LIFECYCLE)] {
+            let refusal = component(b"\0asm\x0d\0\x01\0", role).unwrap_err();
+            assert_eq!(refusal.code, "E-RUN-001");
+            assert!(refusal.reason.contains(missing), "{refusal}");
+        }
     }
 }

@@ -53,9 +53,10 @@ pub fn process(job: &Job, bytes: &[u8]) -> Result<(Facts, Option<Vec<u8>>), Refu
         Form::Archive => archive::read(bytes, MAX_ARTIFACT),
     }?;
     let bundled = manifest::read(&manifest, job.role)?;
-    let imports = inspect::component(&component)?;
+    let imports = inspect::component(&component, job.role)?;
     let code = if job.code { Some(compile(&component)?) } else { None };
-    Ok((Facts { description: bundled.description, input_schema: bundled.input_schema, imports }, code))
+    let manifest::Bundled { description, input_schema, hook } = bundled;
+    Ok((Facts { description, input_schema, imports, hook }, code))
 }
 
 fn compile(component: &[u8]) -> Result<Vec<u8>, Refusal> {
@@ -128,9 +129,9 @@ mod tests {
         let run = r#"(component (instance $i) (export "murmur:tool/run@0.1.0" (instance $i)))"#;
         for (text, code, part) in [
             (
-                r#"(component (import "murmur:process/process@0.1.0" (instance)))"#,
+                r#"(component (import "murmur:task/task@0.1.0" (instance)))"#,
                 "E-RUN-002",
-                "`murmur:process/process@0.1.0`, which is not served yet",
+                "`murmur:task/task@0.1.0`, which is not served yet",
             ),
             (
                 r#"(component (import "murmur:shell/execute@0.1.0" (instance)))"#,

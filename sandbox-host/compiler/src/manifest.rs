@@ -1,6 +1,6 @@
 //! What an artifact's own manifest says: role, description, input schema. Unknown keys are ignored.
 
-use ipc::edge::host_broker::Role;
+use ipc::edge::host_broker::{HookEvent, Role};
 use serde_json::Value;
 
 use crate::{Refusal, one_line, yaml};
@@ -17,6 +17,8 @@ const MAX_SCHEMA: usize = 16 * 1024;
 pub(crate) struct Bundled {
     pub(crate) description: Option<String>,
     pub(crate) input_schema: Option<String>,
+    /// What a hook decides on.
+    pub(crate) hook: Option<HookEvent>,
 }
 
 /// Reads a bundled manifest and compares its role with the one the operator gave.
@@ -38,6 +40,7 @@ pub(crate) fn read(bytes: &[u8], role: Role) -> Result<Bundled, Refusal> {
     let expected = match role {
         Role::Tool => "tool",
         Role::Driver => "driver",
+        Role::Hook => "hook",
     };
     if runtime != expected {
         let reason =
@@ -54,7 +57,63 @@ pub(crate) fn read(bytes: &[u8], role: Role) -> Result<Bundled, Refusal> {
     if input_schema.as_ref().is_some_and(|schema| schema.len() > MAX_SCHEMA) {
         return Err(Refusal::new("E-MAN-003", "`input_schema` has more than 16 KiB as compact JSON"));
     }
-    Ok(Bundled { description, input_schema })
+    let hook = match role {
+        Role::Hook => Some(contract(&document)?),
+        Role::Tool | Role::Driver => None,
+    };
+    Ok(Bundled { description, input_schema, hook })
+}
+
+/// The words a hook's contract may hold, and the policies each binding takes besides `none` (`spec: Hook contract`).
+const BINDINGS: [(&str, &[&str]); 9] = [
+    ("on-stage", &["write-manifests"]),
+    ("on-session-start", &[]),
+    ("on-task-start", &["seed-context"]),
+    ("on-inference", &[]),
+    ("on-tool-call", &["deny"]),
+    ("on-shell", &["deny"]),
+    ("on-compaction", &["replace-context"]),
+    ("on-task-end", &["reopen-task"]),
+    ("on-session-end", &[]),
+];
+const POLICIES: [&str; 6] =
+    ["none", "write-manifests", "replace-context", "reopen-task", "seed-context", "deny"];
+
+/// A hook's contract: it must be one there is, and one that is served. Only decisions are; a hook that would be loaded and
+/// never asked is refused.
+fn contract(document: &Value) -> Result<HookEvent, Refusal> {
+    let refuse = |reason: String| Refusal::new("E-MAN-003", &format!("hook contract: {reason}"));
+    let binding = string(document, "binding")?;
+    let mode = string(document, "execution_mode")?.unwrap_or("blocking");
+    let policy = string(document, "commit_policy")?.unwrap_or("none");
+    if !matches!(mode, "blocking" | "async") {
+        return Err(refuse(format!("`execution_mode: {mode}` is neither blocking nor async")));
+    }
+    if !POLICIES.contains(&policy) {
+        return Err(refuse(format!("`commit_policy: {policy}` is none of {}", POLICIES.join(", "))));
+    }
+    let fits: &[&str] = match binding {
+        Some(binding) => BINDINGS
+            .iter()
+            .find_map(|(name, policies)| (*name == binding).then_some(*policies))
+            .ok_or_else(|| refuse(format!("`binding: {binding}` is no event")))?,
+        None if policy == "deny" => return Err(refuse("`commit_policy: deny` needs a `binding`".into())),
+        None => &POLICIES,
+    };
+    let named = binding.unwrap_or("(every event)");
+    if policy != "none" && !fits.contains(&policy) {
+        return Err(refuse(format!("`binding: {named}` does not take `commit_policy: {policy}`")));
+    }
+    if mode == "async" && (policy != "none" || binding == Some("on-stage")) {
+        return Err(refuse(format!(
+            "`execution_mode: async` does not go with `binding: {named}` and `commit_policy: {policy}`"
+        )));
+    }
+    match (binding, policy) {
+        (Some("on-shell"), "deny") => Ok(HookEvent::OnShell),
+        (Some("on-tool-call"), "deny") => Ok(HookEvent::OnToolCall),
+        _ => Err(refuse(format!("`binding: {named}` with `commit_policy: {policy}` is not supported yet"))),
+    }
 }
 
 fn missing(key: &str) -> Refusal {
@@ -112,6 +171,42 @@ mod tests {
                 (description, schema),
                 "{more}"
             );
+        }
+    }
+
+    #[test]
+    fn a_hooks_contract_is_one_there_is_and_one_that_is_served() {
+        let hook = |more: &str| {
+            let text = format!("name: x\nversion: \"1\"\nruntime: hook\n{more}");
+            read(text.as_bytes(), Role::Hook).map(|bundled| bundled.hook)
+        };
+        let deny = |event: &str| hook(&format!("binding: {event}\ncommit_policy: deny"));
+        assert_eq!(deny("on-shell").unwrap(), Some(HookEvent::OnShell));
+        assert_eq!(deny("on-tool-call").unwrap(), Some(HookEvent::OnToolCall));
+        assert_eq!(
+            hook("binding: on-shell\ncommit_policy: deny\nexecution_mode: blocking").unwrap(),
+            Some(HookEvent::OnShell)
+        );
+        for (more, words) in [
+            ("", "not supported yet"),
+            ("binding: on-shell", "not supported yet"),
+            ("binding: on-inference", "not supported yet"),
+            ("binding: on-task-end\ncommit_policy: reopen-task", "not supported yet"),
+            ("binding: on-compaction\ncommit_policy: replace-context", "not supported yet"),
+            ("binding: on-inference\nexecution_mode: async", "not supported yet"),
+            ("commit_policy: deny", "needs a `binding`"),
+            ("binding: on-inference\ncommit_policy: deny", "does not take"),
+            ("binding: on-shell\ncommit_policy: reopen-task", "does not take"),
+            ("binding: on-shell\ncommit_policy: deny\nexecution_mode: async", "does not go with"),
+            ("binding: on-stage\nexecution_mode: async", "does not go with"),
+            ("binding: on-everything", "is no event"),
+            ("binding: on-shell\ncommit_policy: allow", "is none of"),
+            ("binding: on-shell\nexecution_mode: lazy", "neither"),
+            ("binding: [on-shell]", "is not a string"),
+        ] {
+            let refusal = hook(more).unwrap_err();
+            assert_eq!(refusal.code, "E-MAN-003", "{more}");
+            assert!(refusal.reason.contains(words), "{more}: {refusal}");
         }
     }
 

@@ -1,5 +1,8 @@
 //! The whole process but its confinement, against peers made of threads: real components, real programs.
 
+mod peer_files;
+mod policy;
+mod processes;
 mod rig;
 
 use std::time::{Duration, Instant};
@@ -397,7 +400,9 @@ fn upstream(request: &HttpRequest, body: Vec<u8>) -> (AnswerHead, Vec<u8>) {
             )
         }
         (Purpose::Component { .. }, "down.example") => (AnswerHead::Failed(FailureKind::Connect), vec![]),
-        (Purpose::Component { .. }, _) => (AnswerHead::Denied, vec![]),
+        (Purpose::Component { .. } | Purpose::Card | Purpose::Redeem { .. }, _) => {
+            (AnswerHead::Denied, vec![])
+        }
     }
 }
 

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use ipc::edge::control::{BrokerControl, FromRole, HostOrder, ToRole};
 use ipc::edge::door_host::{DoorToHost, ResponseHead};
-use ipc::edge::host_broker::{Agent, Artifact, BrokerToHost, Event, HostToBroker, LoopEnded, Role};
+use ipc::edge::host_broker::{
+    Agent, Artifact, BrokerToHost, Event, FetchOutcome, HostToBroker, LoopEnded, Minted, ProcessEvent, Role,
+};
 use ipc::edge::host_egress::{AnswerHead, HostToEgress, HttpRequest};
 use ipc::edge::host_runner::{HostToRunner, RunnerToHost};
-use ipc::types::RequestId;
+use ipc::types::{PlaneCode, RequestId};
 use ipc::{Channel, Never, pair};
 use serde_json::Value;
 
@@ -34,7 +36,22 @@ pub(super) enum Seen {
     Event(Box<Event>),
     TaskEnded,
     LoopEnded(LoopEnded),
+    /// A request to mint: path, audience, lifetime.
+    Mint(String, String, Option<u64>),
 }
+
+/// The most bytes of an event that comes in parts, as with the real broker.
+const MAX_EVENT: usize = 4 * 1024 * 1024;
+/// Path of a mint that the broker here never answers.
+pub(super) const NEVER_MINTED: &str = "never.md";
+/// Host that never answers.
+pub(super) const SILENT: &str = "silent.example";
+/// Host that never ends its answer.
+pub(super) const STALLS: &str = "stalls.example";
+/// The handle that is minted here.
+pub(super) const HANDLE: &str = "mh1.eyJ2IjoxLCJpc3MiOiJzZXNfMDFhMDMzZWMyYzFmN2ViMmE1OTIyZjg0ZTAxMmU4OWQiLCJwIjoicmVwb3J0Lm1k\
+                                 IiwiZXhwIjoxNzU1OTUwMzAwMDAwLCJuIjoiN2YzYzBhNTUxMmU4NGI2ZDlhMDFjMmQzZTRmNTA2MTcifQ.\
+                                 ECkYCjRA7Yx4LxWc_e4m2HGEvVzj5X_REXzd5Tqzs4U";
 
 pub(super) struct Rig {
     control: BrokerControl<HostOrder>,
@@ -49,9 +66,6 @@ pub(super) struct Rig {
     _cache: Folder,
 }
 
-/// What a fake egress answers.
-pub(super) type Answerer = fn(&HttpRequest, Vec<u8>) -> (AnswerHead, Vec<u8>);
-
 impl Rig {
     /// Starts a session with `driver` (a component of this repository) and any change to the agent.
     pub(super) fn start(driver: &str, change: impl FnOnce(&mut Agent)) -> Self {
@@ -59,7 +73,12 @@ impl Rig {
     }
 
     /// The same; if `hold`, tasks that ended are acknowledged one by one with [`Rig::acknowledge`].
-    pub(super) fn with(driver: &str, change: impl FnOnce(&mut Agent), hold: bool, answer: Answerer) -> Self {
+    pub(super) fn with(
+        driver: &str,
+        change: impl FnOnce(&mut Agent),
+        hold: bool,
+        answer: impl Fn(&HttpRequest, Vec<u8>) -> (AnswerHead, Vec<u8>) + Send + 'static,
+    ) -> Self {
         let (workdir, session, cache) = (Folder::new(), Folder::new(), Folder::new());
         let mut document = agent();
         document.artifacts[0].cache_entry = "driver".into();
@@ -153,6 +172,7 @@ impl Rig {
                 Seen::Event(event) => words.push(word(&event)),
                 Seen::TaskEnded => return words,
                 Seen::LoopEnded(totals) => panic!("{words:?}, then {totals:?}"),
+                Seen::Mint(path, ..) => words.push(format!("mint {path}")),
             }
         }
     }
@@ -175,6 +195,18 @@ impl Rig {
     pub(super) fn shut_down(mut self) -> Result<(), Fault> {
         self.control.send(&ToRole::Shutdown).unwrap();
         self.host.take().unwrap().join().unwrap()
+    }
+
+    /// The same, with the words of the events up to the end of the loop.
+    pub(super) fn shut_down_seeing(mut self, words: &mut Vec<String>) -> Result<(), Fault> {
+        self.control.send(&ToRole::Shutdown).unwrap();
+        loop {
+            match self.next() {
+                Seen::Event(event) => words.push(word(&event)),
+                Seen::LoopEnded(_) => return self.host.take().unwrap().join().unwrap(),
+                Seen::TaskEnded | Seen::Mint(..) => {}
+            }
+        }
     }
 
     /// How the process ends by itself, once its broker's control channel is closed.
@@ -242,7 +274,7 @@ pub(super) fn tool(component: &str, scope: &[&str]) -> Artifact {
     artifact
 }
 
-fn word(event: &Event) -> String {
+pub(super) fn word(event: &Event) -> String {
     match event {
         Event::A2aTaskReceived { .. } => "received".into(),
         Event::TaskStart { .. } => "start".into(),
@@ -253,6 +285,28 @@ fn word(event: &Event) -> String {
         Event::Inference { decision, .. } => format!("inference {decision:?}"),
         Event::ToolCall { tool_name, ok, .. } => format!("tool {tool_name} {ok}"),
         Event::Shell { exit_code, .. } => format!("shell {exit_code}"),
+        Event::Process(event) => process_word(event),
+        Event::ProtectedPathDenied { path, .. } => format!("protected {path}"),
+        Event::CallDenied { hook_name, .. } => format!("denied {hook_name}"),
+        Event::PeerHandleMintFailed { cause, .. } => format!("no mint {cause:?}"),
+        Event::PeerFileFetch { outcome: FetchOutcome::Stored { path, .. }, .. } => format!("stored {path}"),
+        Event::PeerFileFetch { outcome, .. } => format!("no fetch {outcome:?}"),
+    }
+}
+
+fn process_word(event: &ProcessEvent) -> String {
+    match event {
+        ProcessEvent::Run { exit_code, timed_out, .. } => format!("run {exit_code} {timed_out}"),
+        ProcessEvent::Start { name, already_running, running, .. } => {
+            format!("start {name} {already_running} {running}")
+        }
+        ProcessEvent::Exit { name, exit_code, cause, killed, .. } => {
+            format!("exit {name} {exit_code} {cause:?} {killed}")
+        }
+        ProcessEvent::Denied { function, rule, .. } => format!("denied {function} {rule}"),
+        ProcessEvent::Connect { port: _, bytes_in, bytes_out, .. } => {
+            format!("connection {bytes_in} {bytes_out}")
+        }
     }
 }
 
@@ -264,6 +318,7 @@ fn be_broker(mut channel: Channel<BrokerToHost, HostToBroker>, see: Sender<Seen>
             HostToBroker::Event(event) => Seen::Event(event),
             HostToBroker::EventPart { last, bytes } => {
                 parts.extend(bytes);
+                assert!(parts.len() <= MAX_EVENT, "the broker ends a session for this");
                 if !last {
                     continue;
                 }
@@ -278,34 +333,78 @@ fn be_broker(mut channel: Channel<BrokerToHost, HostToBroker>, see: Sender<Seen>
                 continue;
             }
             HostToBroker::LoopEnded(totals) => Seen::LoopEnded(totals),
+            HostToBroker::Mint { id, path, audience, ttl_ms } => {
+                let path = path.as_str().to_owned();
+                let outcome = match path.as_str() {
+                    NEVER_MINTED => None,
+                    "gone.md" => Some(Err(PlaneCode::NotFound)),
+                    "link.md" => Some(Err(PlaneCode::SymlinkRefused)),
+                    _ => Some(Ok(Minted {
+                        handle: HANDLE.to_owned(),
+                        handle_id: handle::handle_id(HANDLE),
+                        expires_at_ms: 1_755_950_300_000,
+                    })),
+                };
+                let _ = see.send(Seen::Mint(path, audience, ttl_ms));
+                if let Some(outcome) = outcome {
+                    let _ = channel.send(&BrokerToHost::Minted { id, outcome });
+                }
+                continue;
+            }
         };
         let _ = see.send(seen);
     }
 }
 
-/// Starts each program in its own group and kills the group on demand, as the real one does with a control group.
+/// Starts each program in its own group and kills the group on demand, as the real one does with a control group. It connects to
+/// any listener: whose it is, the real one finds out.
 fn be_runner(mut channel: Channel<RunnerToHost, HostToRunner>, workdir: &Path) {
     let groups: Arc<Mutex<HashMap<RequestId, rustix::process::Pid>>> = Arc::default();
+    let signal = |id: &RequestId, signal| {
+        if let Some(group) = groups.lock().unwrap().get(id) {
+            let _ = rustix::process::kill_process_group(*group, signal);
+        }
+    };
     while let Ok(received) = channel.receive() {
-        let run = match received.message {
-            HostToRunner::Run(run) => run,
+        let mut descriptors = received.descriptors.into_iter();
+        let (id, program, stdin, timeout) = match received.message {
+            HostToRunner::Run(run) => {
+                let timeout = Duration::from_millis(run.timeout_ms);
+                (run.id, run.program, run.stdin.then(|| descriptors.next().unwrap()), Some(timeout))
+            }
+            HostToRunner::Start(start) => (start.id, start.program, descriptors.next(), None),
             HostToRunner::Kill { id } => {
-                if let Some(group) = groups.lock().unwrap().get(&id) {
-                    let _ = rustix::process::kill_process_group(*group, rustix::process::Signal::KILL);
+                signal(&id, rustix::process::Signal::KILL);
+                continue;
+            }
+            HostToRunner::Stop { id } => {
+                signal(&id, rustix::process::Signal::TERM);
+                continue;
+            }
+            HostToRunner::Connect { id, port, .. } => {
+                match std::net::TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(stream) => {
+                        stream.set_nonblocking(true).unwrap();
+                        channel.send_with(&RunnerToHost::Connected { id }, &[stream.as_fd()]).unwrap();
+                    }
+                    Err(_) => channel.send(&RunnerToHost::NotListening { id }).unwrap(),
                 }
                 continue;
             }
         };
-        let [stdout, stderr] = <[_; 2]>::try_from(received.descriptors).unwrap();
-        let child = Command::new(&run.program)
-            .args(&run.args)
+        let [stdout, stderr] = <[_; 2]>::try_from(descriptors.collect::<Vec<_>>()).unwrap();
+        let dropped = program.env.iter().any(|(name, _)| name == "PATH").then(|| "PATH".to_owned());
+        let env_dropped: Vec<String> = dropped.into_iter().collect();
+        let child = Command::new(&program.name)
+            .args(&program.args)
+            .envs(program.env.iter().filter(|(name, _)| name != "PATH").cloned())
             .current_dir(workdir)
-            .stdin(Stdio::null())
+            .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(stdout)
             .stderr(stderr)
             .process_group(0)
             .spawn();
-        let (sender, id) = (channel.sender(), run.id);
+        let sender = channel.sender();
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
@@ -315,26 +414,60 @@ fn be_runner(mut channel: Channel<RunnerToHost, HostToRunner>, workdir: &Path) {
         };
         let group = rustix::process::Pid::from_child(&child);
         groups.lock().unwrap().insert(id, group);
+        if timeout.is_none() {
+            let env_dropped = env_dropped.clone();
+            sender.send(&RunnerToHost::Started { id, env_dropped }).unwrap();
+        }
         std::thread::spawn(move || {
             use std::os::unix::process::ExitStatusExt;
+            let (over, watch) = std::sync::mpsc::channel::<()>();
+            let late = timeout.map(|timeout| {
+                std::thread::spawn(move || {
+                    let late = watch.recv_timeout(timeout) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+                    if late {
+                        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+                    }
+                    late
+                })
+            });
             let status = child.wait().unwrap();
+            drop(over);
+            let timed_out = late.is_some_and(|late| late.join().unwrap());
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
             let exit_code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-            let _ = sender.send(&RunnerToHost::Finished { id, exit_code, timed_out: false });
+            let killed = status.signal() == Some(9);
+            let _ = sender.send(&match timeout {
+                Some(_) => {
+                    RunnerToHost::Finished { id, exit_code, timed_out, env_dropped, resource_limit: None }
+                }
+                None => RunnerToHost::Ended { id, exit_code, killed, resource_limit: None },
+            });
         });
     }
 }
 
-fn be_egress(mut channel: Channel<Never, HostToEgress>, answer: Answerer) {
+fn be_egress(
+    mut channel: Channel<Never, HostToEgress>,
+    answer: impl Fn(&HttpRequest, Vec<u8>) -> (AnswerHead, Vec<u8>),
+) {
+    let mut open = Vec::new();
     while let Ok(received) = channel.receive() {
         let HostToEgress::HttpRequest(request) = received.message;
         let [input, output] = <[_; 2]>::try_from(received.descriptors).unwrap();
         let mut body = Vec::new();
         File::from(input).read_to_end(&mut body).unwrap();
-        let (head, body) = answer(&request, body);
         let mut output = File::from(output);
+        if request.host == SILENT {
+            open.push(output);
+            continue;
+        }
+        let (head, body) = answer(&request, body);
         ipc::stream::write_head(&output, &head).unwrap();
-        output.write_all(&body).unwrap();
+        // Whoever has heard enough stops reading.
+        let _ = output.write_all(&body);
+        if request.host == STALLS {
+            open.push(output);
+        }
     }
 }
 

@@ -1,12 +1,17 @@
 //! A sibling that has been taken over: it becomes the role whose name it is started under, as every process of a session
 //! does, and then makes one call that no policy of that role lists. For the system tests only; never installed.
 //!
-//! Which call, it reads from a file `probe` beside its binary, while there still is a file system to read it from.
+//! Or it says that it is ready without having become anything (`unconfined`).
+//!
+//! Or, as sandbox-host, it asks for handles without end ([`minter`]). Which of them, it reads from a file `probe` beside its binary, while there still is a file system to read it from.
+
+mod minter;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use confine::Role;
-use ipc::edge::control::DoorOrder;
+use ipc::edge::control::{Birth, DoorOrder, FromRole, HostOrder, Report};
 
 fn main() -> ExitCode {
     let name = std::env::args().next().unwrap_or_default();
@@ -16,11 +21,42 @@ fn main() -> ExitCode {
     let Some(role) = Role::ALL.into_iter().find(|role| role.name() == name) else {
         return ExitCode::from(2);
     };
+    if probe.trim() == "unconfined" {
+        return unconfined();
+    }
+    if let Some(handles) = probe.trim().strip_prefix("mint ").and_then(|number| number.parse().ok())
+        && role == Role::SandboxHost
+    {
+        let Ok((control, _)) = role::start::<HostOrder>(role) else { return ExitCode::FAILURE };
+        return match minter::run(control, handles) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("minter: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     // `Begin` is the same message whatever orders follow it.
     let Ok((control, _)) = role::start::<DoorOrder>(role) else { return ExitCode::FAILURE };
     let answer = call(probe.trim());
     eprintln!("{probe} answered {answer:?}");
     drop(control);
+    ExitCode::from(99)
+}
+
+/// Says `Ready` at once, and waits to be given something.
+fn unconfined() -> ExitCode {
+    let control = ipc::sys::inherited(ipc::CONTROL_DESCRIPTOR);
+    let Ok((mut control, ..)) =
+        Birth::<DoorOrder>::begin(control, Instant::now() + std::time::Duration::from_secs(10))
+    else {
+        return ExitCode::FAILURE;
+    };
+    let _ = control.send(&FromRole::Ready(Report { landlock_abi: 6 }));
+    match control.receive() {
+        Ok(received) => eprintln!("unconfined, and was given {:?}", received.message),
+        Err(error) => eprintln!("unconfined, and was given nothing: {error}"),
+    }
     ExitCode::from(99)
 }
 

@@ -7,7 +7,7 @@ use system_tests::broker::{END_PATIENCE, Launch, Session};
 use system_tests::capsule::Capsule;
 use system_tests::process::{Process, descriptors, until};
 use system_tests::trace::Trace;
-use system_tests::{a2a, http, needs_root};
+use system_tests::{a2a, http, needs_root, not_run};
 
 const ROLES: [&str; 5] = ["door", "egress", "fileserver", "runner", "sandbox-host"];
 
@@ -68,6 +68,38 @@ fn every_thread_of_every_role_is_filtered_and_without_privilege() {
     let shared = trace.of("session_start")[0]["effective_grants"]["shared_owner"] == true;
     assert_eq!(users.len(), ROLES.len(), "one user per role, whatever the thread: {users:?}");
     assert_eq!(distinct.len(), if shared { 3 } else { ROLES.len() }, "{users:?}");
+    session.stop();
+}
+
+/// How many filters each of these threads has: one is added by whatever confines itself once more.
+fn filters(threads: &[BTreeMap<String, String>]) -> BTreeSet<u32> {
+    threads.iter().map(|thread| thread["Seccomp_filters"].parse().unwrap()).collect()
+}
+
+/// sandbox-host has sealed itself; every thread of the broker but the one that spawns has given up what reading needs not.
+#[test]
+fn the_second_layers_are_there_on_the_live_processes() {
+    needs_root!();
+    let capsule = Capsule::reporter();
+    let mut session = Launch::of(&capsule).start();
+    a2a::complete(session.url(), "one", "Report on inputs/");
+    if !threads(session.pid())[0].contains_key("Seccomp_filters") {
+        session.stop();
+        not_run!("this kernel does not count filters (Linux 5.9)");
+    }
+    let of = |name: &str| filters(&threads(session.role(name).pid));
+    let (door, host) = (of("door"), of("sandbox-host"));
+    assert_eq!((door.len(), host.len()), (1, 1), "all threads of a process alike: {door:?} {host:?}");
+    assert_eq!(host.first().unwrap(), &(door.first().unwrap() + 1), "sandbox-host is sealed");
+    let broker = threads(session.pid());
+    let (main, others): (Vec<_>, Vec<_>) =
+        broker.into_iter().partition(|thread| thread["Pid"] == thread["Tgid"]);
+    let (main, others) = (filters(&main), filters(&others));
+    assert_eq!(
+        others,
+        BTreeSet::from([main.first().unwrap() + 1]),
+        "threads that read, and the one that spawns"
+    );
     session.stop();
 }
 

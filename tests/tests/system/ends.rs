@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use system_tests::broker::{END_PATIENCE, Launch};
+use system_tests::broker::{END_PATIENCE, LAUNCH_PATIENCE, Launch};
 use system_tests::capsule::Capsule;
 use system_tests::process::{self, Signal};
+use system_tests::remains::assert_nothing_made;
 use system_tests::trace::Trace;
 use system_tests::{a2a, http, needs_root};
 
@@ -52,6 +53,34 @@ fn a_second_signal_ends_at_once_with_143() {
     assert_eq!(session.wait(END_PATIENCE), Some(143), "{}", session.stderr());
     assert!(second.elapsed() < Duration::from_secs(2), "at once, not after {:?}", second.elapsed());
     footprint.assert_gone();
+}
+
+/// The artifacts are compiled for the first time here, which takes a while.
+#[test]
+fn a_signal_before_the_session_serves_ends_the_launch_and_leaves_nothing() {
+    needs_root!();
+    for signal in [Signal::TERM, Signal::INT] {
+        let capsule = Capsule::reporter();
+        let ended = Launch::of(&capsule).run_and(END_PATIENCE, |broker| {
+            process::until("a compiler", END_PATIENCE, || {
+                process::children(broker).iter().any(|child| child.name == "compiler").then_some(())
+            });
+            process::signal(broker, signal);
+        });
+        assert_eq!(ended.code(), Some(143), "{signal:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("a signal ended it before it served"), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "", "no ready line");
+        assert_nothing_made(capsule.folder());
+    }
+}
+
+#[test]
+fn once_says_by_its_status_that_the_task_did_not_complete() {
+    needs_root!();
+    let capsule = Capsule::driven_by("spin-driver", "http://127.0.0.1:9", &[], "");
+    let ended = Launch::of(&capsule).arguments(&["--once", "--task", "fail"]).run(LAUNCH_PATIENCE);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("error[E-RUN-040]"), "{}", ended.stderr);
 }
 
 #[test]

@@ -101,6 +101,81 @@ fn a_workdir_that_holds_the_brokers_own_directories_is_refused() {
     assert_refused("workdir above", &ended, &["E-IO-002", "E-IO-003", "E-MAN-003"], capsule.folder());
 }
 
+/// The classes that are named are the floor and the one the host gives; what is missing is named too.
+#[test]
+fn a_floor_that_the_host_cannot_give_is_refused_before_anything_is_made() {
+    needs_root!();
+    for from_manifest in [false, true] {
+        let mut capsule = Capsule::reporter();
+        if from_manifest {
+            capsule = capsule.with("capabilities:\n", "capabilities:\n  containment: sealed\n");
+        }
+        let mut launch = Launch::of(&capsule).without_capability("sys_admin");
+        if !from_manifest {
+            launch = launch.arguments(&["--containment", "sealed"]);
+        }
+        let ended = launch.run(QUICK);
+        assert_refused("no sealed", &ended, &["E-CAP-003"], capsule.folder());
+        for named in ["sealed", "scoped", "mount namespace", "CAP_SYS_ADMIN"] {
+            assert!(ended.stderr.contains(named), "{named} in\n{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn directories_that_cannot_stand_in_a_composed_root_are_refused_before_anything_is_made() {
+    needs_root!();
+    for place in ["/usr/local/capsule-test-none", "/etc/capsule-test-none", "/lib/capsule-test-none"] {
+        let capsule = Capsule::reporter();
+        let launch = Launch::bare(capsule.folder()).arguments(&["--containment", "sealed", "--manifest"]);
+        let ended = launch.path(&capsule.manifest()).arguments(&["--workdir", place]).run(QUICK);
+        assert_refused(place, &ended, &["E-IO-002"], capsule.folder());
+        assert!(!Path::new(place).exists(), "{place}");
+    }
+}
+
+#[test]
+fn a_staged_runtime_needs_a_declared_sealed_and_a_tree_that_is_there() {
+    needs_root!();
+    let shell = "capabilities:\n  shell:\n    staged_runtime: [{binary: bash, source_path: /capsule-none, pin: '1'}]\n";
+    for (class, code, named) in [
+        ("", "E-CAP-004", "bash"),
+        ("  containment: scoped\n", "E-CAP-004", "bash"),
+        ("  containment: sealed\n", "E-RUN-014", "/capsule-none"),
+    ] {
+        let capsule = Capsule::reporter()
+            .with("capabilities:\n  shell:\n", shell)
+            .with("\ninference:\n", &format!("{class}\ninference:\n"));
+        let ended = Launch::of(&capsule).run(QUICK);
+        assert_refused(class, &ended, &[code], capsule.folder());
+        assert!(ended.stderr.contains(named), "{named} in\n{}", ended.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_be_protected_is_refused() {
+    needs_root!();
+    for entry in ["missing", "notes/../../x", "linked", "/etc"] {
+        let filesystem = format!("capabilities:\n  filesystem: {{read_only: [inputs, '{entry}']}}\n");
+        let capsule = Capsule::reporter().with("capabilities:\n", &filesystem);
+        symlink("inputs", capsule.work().join("linked")).unwrap();
+        let ended = Launch::of(&capsule).arguments(&["--serve-only"]).run(QUICK);
+        assert_refused(entry, &ended, &["E-CAP-012"], capsule.folder());
+        assert!(ended.stderr.contains("capabilities.filesystem.read_only[1]"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_floor_and_an_executable_workdir_contradict_each_other() {
+    needs_root!();
+    for class in ["scoped", "sealed"] {
+        let capsule = Capsule::reporter()
+            .with("capabilities:\n", "capabilities:\n  filesystem: {workdir_exec: true}\n");
+        let ended = Launch::of(&capsule).arguments(&["--containment", class]).run(QUICK);
+        assert_refused(class, &ended, &["E-CAP-003"], capsule.folder());
+    }
+}
+
 #[test]
 fn a_host_without_the_controllers_refuses_unless_told_to_go_on() {
     needs_root!();

@@ -10,14 +10,31 @@
     reason = "a test ends when something is not as it should be"
 )]
 
+mod classes;
+mod clients;
 mod command_line;
 mod components;
 mod confinement;
+mod conformance;
 mod deaths;
 mod ends;
+mod grants;
+mod handoff;
+mod keys;
 mod launches;
+mod limits;
 mod network;
-mod plane;
+mod operator_plane;
+mod ordinary_user;
+mod overload;
+mod peer_launches;
+mod peer_plane;
+mod peer_tls;
+mod policy;
+mod process;
+mod process_interface;
+mod programs_network;
+mod races;
 mod tables;
 mod takeover;
 mod tasks;

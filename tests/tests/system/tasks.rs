@@ -93,6 +93,41 @@ fn the_task_of_the_command_line_is_done_and_readable() {
     session.stop();
 }
 
+/// What a person sees, and a program does not.
+#[test]
+fn a_terminal_shows_a_banner_with_class_address_and_processes() {
+    needs_root!();
+    let arguments = ["--once", "--task", "Report on inputs/"];
+    let capsule = Capsule::reporter();
+    let ended = Launch::of(&capsule).arguments(&arguments).on_a_terminal().run(LAUNCH_PATIENCE);
+    assert_eq!(ended.code(), Some(0), "{}{}", ended.stdout, ended.stderr);
+    let shown = ended.stdout;
+    assert!(shown.contains("capsule-broker ") && shown.contains("  session    ses_"), "{shown}");
+    for part in [
+        "address",
+        "class",
+        "workdir",
+        "records",
+        "broker  ",
+        "door",
+        "fileserver",
+        "sandbox-host",
+        "runner",
+        "egress",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(shown.contains("http://127.0.0.1:") && shown.contains("sealed: mountns+pivot_root"), "{shown}");
+    assert_eq!(shown.matches(" uid ").count(), 6, "{shown}");
+    for quiet in [&["--quiet"], &["--json"]] {
+        let capsule = Capsule::reporter();
+        let ended =
+            Launch::of(&capsule).arguments(&arguments).arguments(quiet).on_a_terminal().run(LAUNCH_PATIENCE);
+        assert_eq!(ended.code(), Some(0), "{}", ended.stdout);
+        assert!(!ended.stdout.contains("  address "), "{quiet:?}: {}", ended.stdout);
+    }
+}
+
 #[test]
 fn once_ends_by_itself_after_the_task() {
     needs_root!();
@@ -149,6 +184,7 @@ fn card_and_health_say_who_serves() {
     let card = response.json();
     assert_eq!((&card["name"], &card["version"]), (&"reporter".into(), &"0.1.0".into()));
     let interface = &card["supportedInterfaces"][0];
+    assert_eq!(card["url"], interface["url"], "where minters read it, and where clients do");
     assert_eq!(
         (&interface["protocolBinding"], &interface["protocolVersion"]),
         (&"JSONRPC".into(), &"1.0".into())

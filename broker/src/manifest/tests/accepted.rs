@@ -51,15 +51,53 @@ fn the_reporter_example_becomes_typed_values() {
 }
 
 #[test]
-fn the_peer_example_is_refused_as_not_built_and_launches_reduced_on_request() {
-    let error = plain(PEERS).unwrap_err();
-    let text = "error[E-MAN-003]: capabilities.peer_fetch: not supported yet (line 10)\n  hint: remove it, or pass \
-                --allow-unknown-keys to launch without its effect; not supported either: \
-                capabilities.filesystem.read_only, exports.peer_files";
-    assert_eq!(error.to_string(), text);
-    let (manifest, warnings) = parse(PEERS, LAX).unwrap();
-    assert_eq!(codes(&warnings), ["W-SEC-019"; 3], "{warnings:?}");
+fn scopes_and_patterns_are_read() {
+    let text = "name: a\nversion: '1'\nartifacts:\n  - {name: t, version: '1', capabilities: {filesystem: {scope: ./x//y/}}}\n  - {name: u, version: '1'}\n\
+                capabilities: {filesystem: {scope: ' '}, network: {unix_sockets: true}, shell: {allow: [sh], strip_env: [A, 'B*', A], baseline_env: ['*C*']}}";
+    let (manifest, _) = plain(text).unwrap();
+    let capabilities = &manifest.capabilities;
+    assert_eq!(manifest.artifacts[0].scope.as_deref(), Some(["x".to_owned(), "y".to_owned()].as_slice()));
+    assert_eq!((&manifest.artifacts[1].scope, capabilities.scope.as_slice()), (&None, [].as_slice()));
+    assert!(capabilities.unix_sockets);
+    assert_eq!(
+        (capabilities.strip_env.as_slice(), capabilities.baseline_env.as_slice()),
+        (["A", "B*"].map(str::to_owned).as_slice(), ["*C*".to_owned()].as_slice())
+    );
+}
+
+#[test]
+fn a_capsule_with_peers_and_protected_paths_is_read() {
+    let (manifest, warnings) = plain(PEERS).unwrap();
+    assert_eq!(codes(&warnings), [""; 0], "{warnings:?}");
     assert!(manifest.export_files.is_some());
+    assert_eq!(manifest.capabilities.read_only, ["inputs"]);
+    let peers = manifest.export_peer_files.unwrap();
+    assert_eq!((peers.root.verbatim(), peers.max_ttl.as_secs()), ("out/handoff/", 900));
+    let fetch = manifest.capabilities.peer_fetch_allow.unwrap();
+    assert_eq!(fetch.iter().map(ToString::to_string).collect::<Vec<_>>(), ["localhost:41234"]);
+}
+
+#[test]
+fn protected_paths_are_plain_and_blank_ones_are_none() {
+    let (manifest, _) = accept("capabilities: {filesystem: {read_only: [./a//b/, ' ', 'c/../d', ' e ']}}");
+    let paths = manifest.capabilities.read_only_paths();
+    assert_eq!(paths, ["a/b", "d", "e"].map(std::path::PathBuf::from));
+}
+
+#[test]
+fn directories_of_interpreters_are_read_with_a_warning_each() {
+    let text = "capabilities:\n  shell:\n    allow: [python3, ruby]\n    interpreter_runtime:\n\
+                \x20   - {binary: python3, dirs: [{path: /opt/py, list_dir: true}, {path: /opt/x, list_dir: false}]}\n\
+                \x20   - {binary: ruby, dirs: [{path: /opt/rb, list_dir: false}]}";
+    let (manifest, warnings) = accept(text);
+    assert_eq!(codes(&warnings), ["W-SEC-009", "W-SEC-009", "W-SEC-022"], "{warnings:?}");
+    let found: Vec<(&str, bool)> = manifest
+        .capabilities
+        .interpreter_runtime
+        .iter()
+        .map(|directory| (directory.path.as_str(), directory.list))
+        .collect();
+    assert_eq!(found, [("/opt/py", true), ("/opt/x", false), ("/opt/rb", false)]);
 }
 
 #[test]
@@ -104,6 +142,27 @@ fn launch_options_override_the_lifecycle_and_raise_containment() {
         assert_eq!(manifest.lifecycle.task_acceptance, TaskAcceptance::None);
     }
     assert!(Class::Advisory < Class::Scoped && Class::Scoped < Class::Sealed);
+}
+
+#[test]
+fn a_handles_longest_life_is_an_hour_unless_declared_and_bounded_only_while_the_capsule_waits() {
+    for (after, field, seconds) in [
+        ("exit", "", 3600),
+        ("exit", ", max_ttl: 30d", 30 * 86_400),
+        ("exit", ", max_ttl: 5", 5),
+        ("sleep", ", max_ttl: 15m", 900),
+        ("sleep", ", max_ttl: 900", 900),
+        ("sleep", ", max_ttl: 1s", 1),
+    ] {
+        let (manifest, _) = accept(&format!(
+            "lifecycle: {{after_task: {after}}}\nexports: {{peer_files: {{root: share{field}}}}}"
+        ));
+        let peers = manifest.export_peer_files.unwrap();
+        assert_eq!(peers.max_ttl.as_secs(), seconds, "{after} {field}");
+        assert_eq!(peers.max_bytes.bytes(), 10 * 1024 * 1024);
+        assert!(manifest.export_files.is_none(), "neither plane implies the other");
+        assert_eq!(manifest.capabilities.containment, None);
+    }
 }
 
 #[test]

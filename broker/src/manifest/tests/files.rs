@@ -148,3 +148,35 @@ fn io_errors_have_a_code_per_cause() {
         assert!(error.reason.contains("\"/w\""), "names the path: {error}");
     }
 }
+
+#[test]
+fn a_protected_path_is_a_directory_or_file_of_the_workdir_by_its_own_name() {
+    let scratch = Scratch::new();
+    let work = scratch.dir("work");
+    scratch.dir("work/a/b");
+    fs::write(work.join("a/file"), "x").unwrap();
+    symlink("a", work.join("link")).unwrap();
+    symlink("file", work.join("a/last")).unwrap();
+    for (entry, refused) in [
+        ("a", false),
+        ("a/b/", false),
+        ("a/file", false),
+        ("link/../a/./b", false),
+        ("missing", true),
+        ("a/missing", true),
+        ("a/file/x", true),
+        ("link", true),
+        ("link/b", true),
+        ("a/last", true),
+    ] {
+        let (manifest, _) = accept(&format!("capabilities: {{filesystem: {{read_only: [{entry}]}}}}"));
+        let answer = check_files(&manifest, &scratch.0, &work);
+        assert_eq!(answer.is_err(), refused, "{entry}: {answer:?}");
+        if let Err(error) = answer {
+            assert_eq!((error.code, error.hint.is_some()), ("E-CAP-012", true), "{entry}: {error}");
+        }
+    }
+    let (manifest, _) = accept("capabilities: {filesystem: {read_only: [a]}}");
+    let nowhere = check_files(&manifest, &scratch.0, &scratch.0.join("none")).unwrap_err();
+    assert_eq!(nowhere.code, "E-CAP-012");
+}

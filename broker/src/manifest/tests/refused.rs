@@ -42,6 +42,9 @@ fn exports_are_held_to_their_rules() {
         ("root: \"o\\r\\nx: y\", mode: read-only", "root"),
         ("root: \"a\\0b\", mode: read-only", "root"),
         ("root: \"a\\x85b\", mode: read-only", "root"),
+        ("root: \"o\\t\", mode: read-only", "root"),
+        ("root: \"o\\n\", mode: read-only", "root"),
+        ("root: \"o\\x85\", mode: read-only", "root"),
         ("root: [out], mode: read-only", "root"),
     ];
     for (fields, key) in cases {
@@ -60,7 +63,7 @@ fn exports_are_held_to_their_rules() {
 }
 
 #[test]
-fn peer_files_are_held_to_their_rules_before_they_are_refused_as_unbuilt() {
+fn peer_files_are_held_to_their_rules() {
     let ttl = |after: &str, ttl: &str| {
         format!("lifecycle: {{after_task: {after}}}\nexports: {{peer_files: {{root: out{ttl}}}}}")
     };
@@ -70,10 +73,6 @@ fn peer_files_are_held_to_their_rules_before_they_are_refused_as_unbuilt() {
         ("sleep", ", max_ttl: 16m", "E-CAP-008", max_ttl),
         ("sleep", ", max_ttl: 901", "E-CAP-008", max_ttl),
         ("sleep", ", max_ttl: 1d", "E-CAP-008", max_ttl),
-        ("sleep", ", max_ttl: 15m", "E-MAN-003", "exports.peer_files"),
-        ("sleep", ", max_ttl: 900", "E-MAN-003", "exports.peer_files"),
-        ("exit", "", "E-MAN-003", "exports.peer_files"),
-        ("exit", ", max_ttl: 30d", "E-MAN-003", "exports.peer_files"),
         ("exit", ", max_ttl: 0", "E-MAN-003", max_ttl),
         ("exit", ", max_ttl: 0s", "E-MAN-003", max_ttl),
         ("exit", ", max_ttl: 15M", "E-MAN-003", max_ttl),
@@ -99,10 +98,63 @@ fn capabilities_are_held_to_their_rules() {
         ("network: {allow: h}", "E-MAN-003", "network.allow"),
         ("network: {allow: [7]}", "E-MAN-003", "network.allow[0]"),
         ("network: {unix_sockets: 'no'}", "E-MAN-003", "network.unix_sockets"),
+        ("shell: {allow: [sh], strip_env: ['*']}", "E-MAN-003", "shell.strip_env[0]"),
+        ("shell: {allow: [sh], strip_env: ['A*B']}", "E-MAN-003", "shell.strip_env[0]"),
+        ("shell: {allow: [sh], baseline_env: [OK, 'A=B']}", "E-MAN-003", "shell.baseline_env[1]"),
         ("filesystem: {scope: /abs}", "E-CAP-002", "filesystem.scope"),
         ("filesystem: {scope: a/../..}", "E-CAP-002", "filesystem.scope"),
         ("filesystem: {read_only: [/etc]}", "E-CAP-012", "filesystem.read_only[0]"),
         ("filesystem: {read_only: [ok, ../x]}", "E-CAP-012", "filesystem.read_only[1]"),
+        ("filesystem: {read_only: [a/..]}", "E-CAP-012", "filesystem.read_only[0]"),
+        ("filesystem: {read_only: ['.']}", "E-CAP-012", "filesystem.read_only[0]"),
+        ("filesystem: {read_only: x}", "E-MAN-003", "filesystem.read_only"),
+        (
+            "shell: {allow: [sh], interpreter_runtime: [{binary: zsh, dirs: [{path: /x, list_dir: true}]}]}",
+            "E-MAN-003",
+            "shell.interpreter_runtime[0].binary",
+        ),
+        (
+            "shell: {allow: [sh], interpreter_runtime: [{binary: sh, dirs: []}]}",
+            "E-MAN-003",
+            "shell.interpreter_runtime[0].dirs",
+        ),
+        (
+            "shell: {allow: [sh], interpreter_runtime: [{binary: sh, dirs: [{path: x, list_dir: true}]}]}",
+            "E-MAN-003",
+            "shell.interpreter_runtime[0].dirs[0].path",
+        ),
+        (
+            "shell: {allow: [sh], interpreter_runtime: [{binary: sh, dirs: [{path: /x}]}]}",
+            "E-MAN-003",
+            "shell.interpreter_runtime[0].dirs[0].list_dir",
+        ),
+        (
+            "shell: {allow: [sh], staged_runtime: [{binary: zsh, source_path: /x, pin: '1'}]}",
+            "E-MAN-003",
+            "shell.staged_runtime[0].binary",
+        ),
+        (
+            "shell: {allow: [sh], staged_runtime: [{binary: sh, source_path: x, pin: '1'}]}",
+            "E-MAN-003",
+            "shell.staged_runtime[0].source_path",
+        ),
+        (
+            "shell: {allow: [sh], staged_runtime: [{binary: sh, source_path: /x, pin: ' '}]}",
+            "E-MAN-003",
+            "shell.staged_runtime[0].pin",
+        ),
+        (
+            "shell: {allow: [sh], staged_runtime: [{binary: sh, source_path: /x, pin: '1'}, \
+             {binary: sh, source_path: /y, pin: '1'}]}",
+            "E-MAN-003",
+            "shell.staged_runtime[1].binary",
+        ),
+        (
+            "shell: {allow: [sh], interpreter_runtime: [{binary: sh, dirs: [{path: /x, list_dir: true}]}], \
+             staged_runtime: [{binary: sh, source_path: /x, pin: '1'}]}",
+            "E-MAN-003",
+            "shell.staged_runtime[0].binary",
+        ),
         ("filesystem: {workdir_exec: true}\n  containment: scoped", "E-CAP-003", "filesystem.workdir_exec"),
         ("filesystem: {workdir_exec: true}\n  containment: sealed", "E-CAP-003", "filesystem.workdir_exec"),
         ("filesystem: {workdir_exec: 1}", "E-MAN-003", "filesystem.workdir_exec"),

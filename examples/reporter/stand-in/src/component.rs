@@ -29,9 +29,10 @@ impl Guest for StandIn {
 /// Tells a watcher what this turn is about to return.
 fn announce(decision: &Decision) {
     match decision {
-        Decision::Call { id, command, .. } => {
-            events::tool_call_started(id, turn::TOOL);
-            events::tool_call_input_bytes(id, u64::try_from(command.len()).unwrap_or(u64::MAX));
+        Decision::Call { id, tool, input, .. } => {
+            events::tool_call_started(id, tool);
+            let bytes = input.to_string().len();
+            events::tool_call_input_bytes(id, u64::try_from(bytes).unwrap_or(u64::MAX));
         }
         Decision::Say(text) => events::emit_chunk(text),
         Decision::GiveUp(_) => {}

@@ -5,10 +5,12 @@
 //! knows no clock and no randomness, and sends nothing anywhere. What it reports about files it has
 //! from the output of the `bash` tool, never from files: it is given none.
 //!
-//! One skill: "Report on DIRECTORY/" becomes `out/report.md`, a table of what `wc` and `sha256sum`
-//! say about the files there. `turn` decides, the other modules read and write the texts it needs.
+//! "Report on DIRECTORY/" becomes `out/report.md`, a table of what `wc` and `sha256sum` say about the
+//! files there. "Hand FILE to PEER" and "Fetch HANDLE from PEER" are the two sides of a handoff.
+//! `turn` decides, the other modules read and write the texts it needs.
 
 mod conversation;
+mod handoff;
 mod listing;
 mod measure;
 mod report;
