@@ -32,18 +32,48 @@ pub fn post(url: &str, body: &str) -> Response {
 /// If the answer is not a JSON-RPC result that holds a task.
 #[must_use]
 pub fn send_message(url: &str, message_id: &str, text: &str) -> Value {
-    let call = json!({
-        "jsonrpc": "2.0",
-        "id": message_id,
-        "method": "SendMessage",
-        "params": {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}},
-    });
+    let message = json!({"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]});
+    let result = call(url, "SendMessage", &json!({ "message": message }));
+    assert!(result["task"].is_object(), "{result}");
+    result["task"].clone()
+}
+
+/// Calls a method; its result.
+fn call(url: &str, method: &str, params: &Value) -> Value {
+    let id = json!(format!("a call of {method}"));
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     let response = post(url, &call.to_string());
     assert_eq!(response.status, 200, "{}", response.text());
-    let answer = response.json();
-    assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(message_id)), "{answer}");
-    assert!(answer["result"]["task"].is_object(), "{answer}");
-    answer["result"]["task"].clone()
+    let mut answer = response.json();
+    assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &id), "{answer}");
+    answer["result"].take()
+}
+
+/// `SendMessage` with one text part by a client that does not wait; returns the task's id.
+///
+/// # Panics
+/// If the task has none.
+#[must_use]
+pub fn submit(url: &str, text: &str) -> String {
+    let message = json!({"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]});
+    let params = json!({"message": message, "configuration": {"returnImmediately": true}});
+    call(url, "SendMessage", &params)["task"]["id"].as_str().expect("the task's id").to_owned()
+}
+
+/// `CancelTask`; returns the task as it stands then.
+#[must_use]
+pub fn cancel(url: &str, id: &str) -> Value {
+    call(url, "CancelTask", &json!({ "id": id }))
+}
+
+/// The state that `GetTask` gives.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn state_of(url: &str, id: &str) -> String {
+    let task = call(url, "GetTask", &json!({ "id": id }));
+    task["status"]["state"].as_str().unwrap_or_else(|| panic!("no state: {task}")).to_owned()
 }
 
 /// `SendMessage` whose task must end well; returns the task.

@@ -7,6 +7,7 @@ pub(crate) mod task_json;
 use ipc::edge::host_broker::{CancelPhase, Event, Origin, TaskSource};
 use serde_json::{Map, Value, json};
 
+use crate::door::Client;
 use crate::fault::Fault;
 use crate::ids::fresh;
 use crate::session::Session;
@@ -29,11 +30,17 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-/// Answers one request. A message is held until its task has settled, unless the client does not want to wait.
+/// Answers one request. A message is held until its task has settled, unless the client does not want to wait or has gone;
+/// the task goes on without it.
 ///
 /// # Errors
 /// [`Fault`] if the session cannot go on.
-pub(crate) async fn answer(session: &Session, headers: &Headers, body: &[u8]) -> Result<Reply, Fault> {
+pub(crate) async fn answer(
+    session: &Session,
+    headers: &Headers,
+    body: &[u8],
+    client: &Client,
+) -> Result<Reply, Fault> {
     let (origin, trusted) = provenance(headers);
     if origin == Origin::Peer {
         // No manifest can consent to peers' tasks yet (`spec: Routing order`, row 5).
@@ -48,9 +55,9 @@ pub(crate) async fn answer(session: &Session, headers: &Headers, body: &[u8]) ->
     };
     let Call { id, method, params } = call;
     let result = match method {
-        Method::SendMessage => send_message(session, headers, origin, trusted, &params).await?,
+        Method::SendMessage => send_message(session, headers, (origin, trusted), &params, client).await?,
         Method::GetTask => get_task(session, &params),
-        Method::CancelTask => cancel_task(session, &params).await?,
+        Method::CancelTask => cancel_task(session, &params, client).await?,
     };
     Ok(document(&match result {
         Ok(result) => envelope::result(&id, result),
@@ -76,9 +83,9 @@ fn provenance(headers: &Headers) -> (Origin, bool) {
 async fn send_message(
     session: &Session,
     headers: &Headers,
-    origin: Origin,
-    trusted: bool,
+    (origin, trusted): (Origin, bool),
     params: &Map<String, Value>,
+    client: &Client,
 ) -> Result<Result<Value, RpcError>, Fault> {
     let message = match message::read(params) {
         Ok(message) => message,
@@ -114,7 +121,7 @@ async fn send_message(
     session.queue.borrow_mut().ready(&id);
     session.changed();
     if !message.return_immediately {
-        settled(session, &id).await;
+        settled(session, &id, client).await;
     }
     Ok(sent(session, &id))
 }
@@ -131,14 +138,16 @@ fn sent(session: &Session, id: &str) -> Result<Value, RpcError> {
     task_document(session, id).map(|task| json!({"task": task}))
 }
 
-/// Waits until a task is over, or forgotten.
-async fn settled(session: &Session, id: &str) {
-    session
-        .when(|| {
-            let tasks = session.tasks.borrow();
-            tasks.get(id).is_none_or(|task| task.state.is_terminal()).then_some(())
-        })
-        .await;
+/// Waits until a task is over or forgotten, or until nobody waits for it.
+async fn settled(session: &Session, id: &str, client: &Client) {
+    let over = session.when(|| {
+        let tasks = session.tasks.borrow();
+        tasks.get(id).is_none_or(|task| task.state.is_terminal()).then_some(())
+    });
+    tokio::select! {
+        () = over => {}
+        () = client.gone() => {}
+    }
 }
 
 fn task_document(session: &Session, id: &str) -> Result<Value, RpcError> {
@@ -166,6 +175,7 @@ fn task_id(params: &Map<String, Value>) -> Result<&str, RpcError> {
 async fn cancel_task(
     session: &Session,
     params: &Map<String, Value>,
+    client: &Client,
 ) -> Result<Result<Value, RpcError>, Fault> {
     let id = match task_id(params) {
         Ok(id) => id,
@@ -186,7 +196,7 @@ async fn cancel_task(
     } else {
         session.tasks.borrow_mut().cancel(id);
         session.changed();
-        settled(session, id).await;
+        settled(session, id, client).await;
     }
     Ok(task_document(session, id))
 }

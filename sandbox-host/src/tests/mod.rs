@@ -321,6 +321,27 @@ fn a_cancelled_task_leaves_no_program_behind_and_counts_as_ended() {
 }
 
 #[test]
+fn clients_that_leave_hold_no_place_and_their_tasks_stay() {
+    let mut rig = Rig::start(SPIN, |agent| {
+        with_bash(agent);
+        agent.queue_depth = 2_000;
+    });
+    let held = rig.send(r#"tool bash {"command":"sleep 1000"}"#);
+    let (task_id, _) = rig.received();
+    rig.until_inference();
+    for _ in 0..1_500 {
+        rig.send_and_leave("never read");
+        rig.received();
+    }
+    let held_still = rig.call("GetTask", json!({"id": task_id})).join().unwrap().unwrap();
+    assert_eq!(state(&held_still), "TASK_STATE_WORKING");
+    let mut words = vec![];
+    assert_eq!(rig.shut_down_seeing(&mut words), Ok(()));
+    assert_eq!(words.iter().filter(|word| *word == "rejected").count(), 1_500);
+    assert_eq!(state(&held.join().unwrap().unwrap()["task"]), "TASK_STATE_CANCELED");
+}
+
+#[test]
 fn an_ordered_end_cancels_what_runs_and_rejects_what_waits() {
     let mut rig = Rig::start(SPIN, with_bash);
     let held = rig.send(r#"tool bash {"command":"sleep 1000"}"#);

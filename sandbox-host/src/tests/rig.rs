@@ -216,8 +216,8 @@ impl Rig {
         host.unwrap().join().unwrap()
     }
 
-    /// Sends a body over the door; the answer comes on the returned thread.
-    pub(super) fn post(&mut self, body: &str) -> JoinHandle<(u16, Value)> {
+    /// Sends a body over the door; the answer comes where is returned.
+    fn ask(&mut self, body: &str) -> File {
         let stream = ipc::stream::stream().unwrap();
         let message = DoorToHost::Request {
             id: RequestId(self.next_request),
@@ -233,8 +233,13 @@ impl Rig {
         self.door.send_with(&message, &[stream.far.input.as_fd(), stream.far.output.as_fd()]).unwrap();
         drop(stream.far);
         File::from(stream.near.output).write_all(body.as_bytes()).unwrap();
+        File::from(stream.near.input)
+    }
+
+    /// Sends a body over the door; the answer comes on the returned thread.
+    pub(super) fn post(&mut self, body: &str) -> JoinHandle<(u16, Value)> {
+        let mut input = self.ask(body);
         std::thread::spawn(move || {
-            let mut input = File::from(stream.near.input);
             let head: ResponseHead = ipc::stream::read_head(&mut input).unwrap();
             let mut body = Vec::new();
             input.read_to_end(&mut body).unwrap();
@@ -259,9 +264,19 @@ impl Rig {
 
     /// Sends a message of one text.
     pub(super) fn send(&mut self, text: &str) -> JoinHandle<Result<Value, i64>> {
-        let message = serde_json::json!({"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]});
-        self.call("SendMessage", serde_json::json!({"message": message}))
+        self.call("SendMessage", message(text))
     }
+
+    /// Sends a message of one text and goes away before the answer.
+    pub(super) fn send_and_leave(&mut self, text: &str) {
+        let body =
+            serde_json::json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": message(text)});
+        drop(self.ask(&body.to_string()));
+    }
+}
+
+fn message(text: &str) -> Value {
+    serde_json::json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}})
 }
 
 /// A tool artifact made of a component of this repository.

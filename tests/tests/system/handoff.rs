@@ -13,7 +13,8 @@ use system_tests::{a2a, http, needs_root, programs};
 #[test]
 fn a_report_is_handed_from_one_capsule_to_another() {
     needs_root!();
-    let (writer, reader) = (Capsule::handoff("writer"), Capsule::handoff("reader"));
+    let writer = Capsule::handoff("writer");
+    let reader = Capsule::handoff("reader").and("exports: {files: {root: ., mode: read-only}}");
     let mut writing = Launch::of(&writer).start();
     let mut reading = Launch::of(&reader).start();
     let (from, to) = (http::authority(writing.url()).to_owned(), http::authority(reading.url()).to_owned());
@@ -35,6 +36,13 @@ fn a_report_is_handed_from_one_capsule_to_another() {
     assert_eq!(programs::sha256sum(&reader.work().join(stored)), sum);
     let bytes = fs::read(&report).unwrap().len();
     assert_eq!(answer, format!("From {from}: {stored}, {bytes} bytes, SHA-256 {sum}."));
+    // T38: where the planes serve it, it is a file like any other.
+    let listing = http::get(reading.url(), "/resources/files").json();
+    let entries = listing["entries"].as_array().unwrap();
+    let listed: Vec<_> = entries.iter().filter(|entry| entry["path"] == stored.as_str()).collect();
+    assert!(matches!(listed[..], [entry] if entry["sha256"] == sum.as_str()), "{listing}");
+    let read = http::get(reading.url(), &format!("/resources/files/{stored}"));
+    assert_eq!((read.status, programs::sha256sum_of(&read.body)), (200, sum.clone()), "T38");
     let mode = |path: &str| fs::metadata(reader.work().join(path)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode("peer-in"), mode(stored)), (0o700, 0o600));
 

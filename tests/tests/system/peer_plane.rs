@@ -129,6 +129,47 @@ fn a_redeem_serves_the_file_with_its_validators_and_no_path() {
     session.stop();
 }
 
+/// H19: the payload's last character in another spelling of the same bits; a payload has spare bits for some lengths of its path.
+#[test]
+fn a_payload_in_another_spelling_is_malformed() {
+    needs_root!();
+    let capsule = capsule();
+    let names = ["a", "aa", "aaa"];
+    names.iter().for_each(|name| capsule.write(&format!("share/{name}"), b"hello\n"));
+    let mut session = Launch::of(&capsule).start();
+    let mut respelt = 0;
+    for name in names {
+        let handle = Handle::mint_for_itself(&session, name);
+        assert_eq!(redeem(session.url(), &handle.token, &handle.audience).body, b"hello\n", "{name}");
+        let (payload, mac) = handle.segments();
+        let spare = match payload.len() % 4 {
+            2 => 16,
+            3 => 4,
+            _ => continue,
+        };
+        for bits in 1..spare {
+            let twin = respell(payload, bits);
+            let refused = redeem(session.url(), &format!("mh1.{twin}.{mac}"), &handle.audience);
+            assert_eq!(
+                (refused.status, refused.error().as_str()),
+                (400, "malformed_handle"),
+                "{payload}: {twin}"
+            );
+            respelt += 1;
+        }
+    }
+    assert_eq!(respelt, 15 + 3, "one name of three leaves no bits to spare");
+    session.stop();
+}
+
+/// The text of the same bytes with spare bits that are not zero.
+fn respell(text: &str, bits: usize) -> String {
+    let alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (front, last) = text.split_at(text.len() - 1);
+    let place = alphabet.find(last).unwrap();
+    format!("{front}{}", char::from(alphabet.as_bytes()[place + bits]))
+}
+
 /// `seed: The peer plane's error table`, and the order of its checks.
 #[test]
 fn refusals_come_in_order_with_one_body_per_code_and_leave_a_line_each() {
@@ -139,12 +180,9 @@ fn refusals_come_in_order_with_one_body_per_code_and_leave_a_line_each() {
     let handle = Handle::mint_for_itself(&session, "report.md");
     let (token, audience) = (handle.token.as_str(), handle.audience.as_str());
     let own = format!("x-murmur-audience: {audience}");
-    let (payload, mac) = handle.segments();
-    let last = token.chars().last().unwrap();
-    // The same bits in another spelling: the last character of 32 bytes carries two spare ones.
-    let twin = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let place = twin.find(last).unwrap();
-    let twin = format!("{}{}", &token[..token.len() - 1], twin.as_bytes()[place + 1] as char);
+    let (payload, _) = handle.segments();
+    // The last character of 32 bytes carries two spare bits.
+    let twin = respell(token, 1);
     let forged = |payload: &str| format!("/{}", handle.with_payload(payload));
     let deep = format!("{{\"v\":1,\"x\":{}{}}}", "[".repeat(200), "]".repeat(200));
     let none: &[&str] = &[];
@@ -182,7 +220,6 @@ fn refusals_come_in_order_with_one_body_per_code_and_leave_a_line_each() {
         ("K17", format!("/mh1.{payload}.{}", encode(&[0; 32])), own, 403, "handle_not_valid"),
         ("K17", forged(&handle.payload().replace("report.md", "other.md")), own, 403, "handle_not_valid"),
     ];
-    let _ = mac;
     let mut not_valid: Option<http::Response> = None;
     for (row, target, headers, status, code) in rows {
         let refused = answer(&session, &redeem_request("GET", &target, headers));

@@ -428,13 +428,19 @@ fn a_program_of_a_tool_passes_the_same_gate_as_a_shell_command() {
         &json!([
             bash("echo x > inputs/a; : hook:deny"),
             bash("touch out/ran; : hook:deny"),
-            {"start": "bash", "name": "a", "args": ["-c", ": hook:trap"]},
             bash("echo went on"),
+            {"start": "bash", "name": "a", "args": ["-c", ": hook:trap"]},
+            bash("touch out/ran; : of a hook that failed"),
         ]),
     );
     assert_eq!(rule(&results[0]), "capabilities.filesystem.read_only", "read_only comes first");
-    assert_eq!((rule(&results[1]), rule(&results[2])), ("on-shell", "on-shell"));
-    assert_eq!(results[3]["ok"]["stdout"], "went on\n", "{results:?}");
+    assert_eq!(rule(&results[1]), "on-shell");
+    assert_eq!(results[2]["ok"]["stdout"], "went on\n", "{results:?}");
+    assert_eq!(
+        (rule(&results[3]), rule(&results[4])),
+        ("on-shell", "on-shell"),
+        "a hook that failed denies from then on"
+    );
     let records = session.records();
     session.stop();
     assert!(!capsule.work().join("out/ran").exists());
@@ -449,6 +455,8 @@ fn a_program_of_a_tool_passes_the_same_gate_as_a_shell_command() {
         .collect();
     let expected = [
         "protected_path_denied",
+        "process_denied",
+        "call_denied",
         "process_denied",
         "call_denied",
         "process_denied",

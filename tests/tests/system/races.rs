@@ -20,15 +20,8 @@ use system_tests::{host, needs_root};
 
 use crate::operator_plane::{classes, serve};
 
-/// Reads of a race on each plane, at least: the number that S27 of the cases asks for. The race for a directory has as many
-/// in each class, where a resolver that looks twice is most easily led out; the others share them out among the classes of
-/// this host, which keeps all of them together to some minutes.
+/// Reads of a race on each plane in each class, at least: the number that S27 of the cases asks for.
 const READS: usize = 100_000;
-
-/// Reads in each class of a race that shares them out.
-fn share() -> usize {
-    READS / classes().len()
-}
 
 /// Clients that read at the same time.
 const CLIENTS: usize = 4;
@@ -225,13 +218,39 @@ fn a_file_that_flips_to_another_kind_is_served_or_refused_by_its_kind() {
         let accepted = [code, "not_a_regular_file"];
         let tally = race.run(
             "a file and other kinds",
-            share(),
+            READS,
             &requests,
             &accepted,
             &|body| body == b"inside\n",
             flipper,
         );
         assert_seen(&tally, &["ok", code, "not_a_regular_file"]);
+    }
+}
+
+/// F18, R13: the file loses its name while it is read, or the root does; what is open is served whole, what is gone is absent.
+#[test]
+fn a_file_or_a_root_that_vanishes_while_it_is_read_is_whole_or_absent() {
+    needs_root!();
+    // Longer than one read of the fileserver's.
+    let content = b"inside\n".repeat(LIMIT / 7);
+    for (plane, class) in planes() {
+        let race = Race::of(plane, class);
+        race.capsule.write("out/d/report.md", &content);
+        let (file, root) = (race.out("d/report.md"), race.work.join("out"));
+        let (no_file, no_root) = (race.stage.join("no-file"), race.stage.join("no-root"));
+        let requests = race.requests(&["d/report.md"]);
+        let flipper = Flipper::start(move |number| match number % 4 {
+            0 => fs::rename(&file, &no_file).unwrap(),
+            1 => fs::rename(&no_file, &file).unwrap(),
+            2 => fs::rename(&root, &no_root).unwrap(),
+            _ => fs::rename(&no_root, &root).unwrap(),
+        });
+        let whole = |body: &[u8]| body == content;
+        // A name that is moved while it is looked up can be found outside for a moment.
+        let accepted = ["not_found", "outside_root", "io_error"];
+        let tally = race.run("a name that vanishes", READS, &requests, &accepted, &whole, flipper);
+        assert_seen(&tally, &["ok", "not_found"]);
     }
 }
 
@@ -265,7 +284,7 @@ fn a_file_that_is_renamed_over_is_always_one_whole_version() {
         write(0);
         let requests = race.requests(&["versions"]);
         let flipper = Flipper::start(move |number| write(number + 1));
-        let tally = race.run("renamed over", share(), &requests, &[], &is_one_version, flipper);
+        let tally = race.run("renamed over", READS, &requests, &[], &is_one_version, flipper);
         assert_eq!(tally.len(), 1, "served every time: {tally:?}");
     }
 }
@@ -293,7 +312,7 @@ fn a_file_that_is_rewritten_in_place_is_torn_at_most_and_never_above_the_limit()
         });
         let body =
             |body: &[u8]| body.len() <= LIMIT && body.iter().all(|byte| matches!(byte, b's' | b'l' | 0));
-        let tally = race.run("rewritten in place", share(), &requests, &["too_large"], &body, flipper);
+        let tally = race.run("rewritten in place", READS, &requests, &["too_large"], &body, flipper);
         assert_seen(&tally, &["ok", "too_large"]);
     }
 }
@@ -313,7 +332,7 @@ fn a_root_that_flips_to_a_link_out_of_the_workdir_never_lets_out() {
         let accepted = ["outside_root", "not_found", "io_error"];
         let tally = race.run(
             "the root and a link",
-            share(),
+            READS,
             &requests,
             &accepted,
             &|body| body == b"inside\n",

@@ -183,7 +183,8 @@ fn descriptors(tables: &Tables) {
         assert!(!held.keys().any(|what| what.contains("trace.jsonl")), "{name}: {held:?}");
         let directories = match name {
             "fileserver" => 1,
-            "sandbox-host" => 2,
+            // Workdir and session directory, once for calls and once for their budget's thread.
+            "sandbox-host" => 4,
             _ => 0,
         };
         assert_eq!(tables.count(name, "directory"), directories, "{name}: {held:?}");

@@ -174,6 +174,66 @@ fn files_are_read_while_a_task_runs() {
     session.stop();
 }
 
+/// V3, V4: what counts is that a task ran and is over, however it ended.
+#[test]
+fn a_task_that_fails_counts_and_one_that_never_ran_does_not() {
+    needs_root!();
+    let shell = "shell: {allow: [bash, sleep]}";
+    let capsule = Capsule::driven_by("spin-driver", "http://127.0.0.1:9", &[], shell);
+    let mut session = Launch::of(&capsule).start();
+    let url = session.url().to_owned();
+    let generation = || http::get(&url, "/resources/files").json()["generation"].clone();
+    let ends = |text: &str, state: &str| {
+        let task = a2a::send_message(&url, "m", text);
+        assert_eq!(task["status"]["state"], state, "{text}: {task}");
+    };
+    ends("trap", "TASK_STATE_FAILED");
+    assert_eq!(generation(), 1, "failed");
+    // The manifest allows four turns.
+    ends("again bash {\"command\": \":\"}", "TASK_STATE_FAILED");
+    assert_eq!(generation(), 2, "out of turns");
+
+    let held = a2a::submit(&url, "tool bash {\"command\": \"sleep 1000\"}");
+    until("the task runs", a2a::PATIENCE, || {
+        (a2a::state_of(&url, &held) == "TASK_STATE_WORKING").then_some(())
+    });
+    let waiting = a2a::submit(&url, "never runs");
+    assert_eq!(a2a::cancel(&url, &waiting)["status"]["state"], "TASK_STATE_CANCELED");
+    assert_eq!(generation(), 2, "canceled before it ran");
+    assert_eq!(a2a::cancel(&url, &held)["status"]["state"], "TASK_STATE_CANCELED");
+    assert_eq!(generation(), 3, "canceled while it ran");
+    ends("the end", "TASK_STATE_COMPLETED");
+    assert_eq!(generation(), 4);
+    session.stop();
+}
+
+/// V8: an answer and its line say the same generation, whichever side of a task's end they fall on.
+#[test]
+fn the_generation_of_an_answer_is_that_of_its_line() {
+    needs_root!();
+    let capsule = Capsule::driven_by("spin-driver", "http://127.0.0.1:9", &[], "");
+    capsule.write("out/kept.txt", &b"kept\n".repeat(20_000));
+    let mut session = Launch::of(&capsule).start();
+    let url = session.url().to_owned();
+    let tasks = std::thread::spawn({
+        let url = url.clone();
+        move || (0..40).for_each(|_| drop(a2a::complete(&url, "m", "done at once")))
+    });
+    let mut said: Vec<u64> = Vec::new();
+    while !tasks.is_finished() {
+        let read = http::get(&url, "/resources/files/kept.txt");
+        said.push(read.header("x-murmur-generation").unwrap().parse().unwrap());
+    }
+    tasks.join().unwrap();
+    let records = session.records();
+    session.stop();
+    assert!(said.is_sorted() && said.last() > said.first(), "{said:?}");
+    let trace = Trace::read(&records);
+    let recorded: Vec<u64> =
+        trace.of("resource_read").into_iter().map(|line| line["generation"].as_u64().unwrap()).collect();
+    assert_eq!(recorded, said);
+}
+
 #[test]
 fn card_and_health_say_who_serves() {
     needs_root!();

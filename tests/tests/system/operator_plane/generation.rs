@@ -3,9 +3,11 @@
 use std::fs;
 use std::process::Command;
 
-use system_tests::broker::Launch;
+use system_tests::broker::{END_PATIENCE, Launch, Session};
 use system_tests::capsule::Capsule;
+use system_tests::handle::{Handle, redeem};
 use system_tests::plane::{Table, file, get, row};
+use system_tests::process::Signal;
 use system_tests::{a2a, http, needs_root, not_run};
 
 use super::{LIMIT, classes, serve, shelf};
@@ -38,36 +40,36 @@ impl Drop for Mounted {
     }
 }
 
-/// V13: whoever fills the disk of the records does not take the plane down, and the trace is whole lines afterwards.
-#[test]
-fn a_full_disk_under_the_trace_refuses_nobody() {
-    needs_root!();
-    let capsule = shelf(classes()[0]);
+/// Puts the records of the next session of a capsule on a filesystem of 1 MiB.
+///
+/// # Errors
+/// Why the kernel does not mount it.
+fn small_state(capsule: &Capsule) -> Result<Mounted, String> {
     let state = capsule.folder().join("state");
     fs::create_dir(&state).unwrap();
     let mount = ["-t", "tmpfs", "-o", "size=1m,mode=700", "none"];
     let made = Command::new("mount").args(mount).arg(&state).output().unwrap();
-    if !made.status.success() {
-        not_run!("cannot mount: {}", String::from_utf8_lossy(&made.stderr).trim());
+    if made.status.success() {
+        Ok(Mounted(state))
+    } else {
+        Err(String::from_utf8_lossy(&made.stderr).trim().to_owned())
     }
-    let _mounted = Mounted(state.clone());
-    let mut session = serve(&capsule);
-    let read = || http::get(session.url(), "/resources/files/report.md");
-    assert_eq!(read().status, 200);
-    let filler = state.join("filler");
+}
+
+/// Fills the disk of the records, has `read` try, makes room, reads on and ends: the trace is whole lines but for the one that met
+/// the full disk, and has that of `after`, a request that is refused with 404.
+fn with_a_full_disk(state: &Mounted, mut session: Session, read: &dyn Fn(&str, usize), after: &str) {
+    let filler = state.0.join("filler");
     // Until there is no room for another byte.
     let _ = fs::write(&filler, vec![0; 2 << 20]);
     for number in 0..200 {
-        let answer = read();
-        assert_eq!((answer.status, answer.text()), (200, "hello\n"), "V13: read {number}");
-        let refused = http::get(session.url(), "/resources/files/missing");
-        assert_eq!((refused.status, refused.error().as_str()), (404, "not_found"), "V13: read {number}");
+        read(session.url(), number);
     }
     fs::remove_file(&filler).unwrap();
-    assert_eq!(http::get(session.url(), "/resources/files/after").status, 404);
+    assert_eq!(http::get(session.url(), &format!("/resources/files/{after}")).status, 404);
     let records = session.records();
-    session.signal(system_tests::process::Signal::TERM);
-    assert_eq!(session.wait(system_tests::broker::END_PATIENCE), Some(0), "{}", session.stderr());
+    session.signal(Signal::TERM);
+    assert_eq!(session.wait(END_PATIENCE), Some(0), "{}", session.stderr());
     let text = fs::read_to_string(records.join("trace.jsonl")).unwrap();
     let lines: Vec<Option<serde_json::Value>> =
         text.lines().map(|line| serde_json::from_str(line).ok()).collect();
@@ -75,10 +77,52 @@ fn a_full_disk_under_the_trace_refuses_nobody() {
     assert!(torn <= 1, "at most the line that met the full disk is torn:\n{text}");
     let whole: Vec<_> = lines.into_iter().flatten().collect();
     assert!(
-        whole.iter().any(|event| event["path"] == "after"),
+        whole.iter().any(|event| event["path"] == after),
         "the line after the disk had room again:\n{text}"
     );
     assert_eq!(whole.last().unwrap()["event_type"], "session_end", "{text}");
+}
+
+/// V13: whoever fills the disk of the records does not take the plane down, and the trace is whole lines afterwards.
+#[test]
+fn a_full_disk_under_the_trace_refuses_nobody() {
+    needs_root!();
+    let capsule = shelf(classes()[0]);
+    let state = match small_state(&capsule) {
+        Ok(state) => state,
+        Err(reason) => not_run!("cannot mount: {reason}"),
+    };
+    let session = serve(&capsule);
+    let read = |url: &str, number: usize| {
+        let answer = http::get(url, "/resources/files/report.md");
+        assert_eq!((answer.status, answer.text()), (200, "hello\n"), "V13: read {number}");
+        let refused = http::get(url, "/resources/files/missing");
+        assert_eq!((refused.status, refused.error().as_str()), (404, "not_found"), "V13: read {number}");
+    };
+    read(session.url(), 0);
+    with_a_full_disk(&state, session, &read, "after");
+}
+
+/// V13 of the other plane.
+#[test]
+fn a_full_disk_under_the_trace_refuses_no_peer() {
+    needs_root!();
+    let capsule = Capsule::handoff("writer").and("  files: {root: out/, mode: read-only}");
+    capsule.write("out/report.md", b"hello\n");
+    let state = match small_state(&capsule) {
+        Ok(state) => state,
+        Err(reason) => not_run!("cannot mount: {reason}"),
+    };
+    let session = Launch::of(&capsule).start();
+    let handle = Handle::mint_for_itself(&session, "report.md");
+    let read = |url: &str, number: usize| {
+        let answer = redeem(url, &handle.token, &handle.audience);
+        assert_eq!((answer.status, answer.text()), (200, "hello\n"), "V13: redeem {number}");
+        let refused = redeem(url, &handle.token, "third@h:1");
+        assert_eq!((refused.status, refused.error().as_str()), (403, "handle_not_valid"), "V13: {number}");
+    };
+    read(session.url(), 0);
+    with_a_full_disk(&state, session, &read, "after");
 }
 
 /// V6, and a relaunch in another class over the same folder.
