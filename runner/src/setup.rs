@@ -125,6 +125,7 @@ fn restrict(
     let grants = confine::programs::Grants {
         writable,
         writable_executes: programs.workdir_exec,
+        sockets: programs.unix_sockets,
         readable,
         unlisted: shown(false).map(|shown| PathBuf::from(&shown.path)).collect(),
         composed: programs.tier == Class::Sealed,

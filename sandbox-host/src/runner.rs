@@ -50,6 +50,19 @@ struct Pending {
     waiter: oneshot::Sender<Answer>,
 }
 
+/// Forgets a request that was not sent.
+struct Unsent<'l> {
+    link: &'l RunnerLink,
+    id: RequestId,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        self.link.pending.borrow_mut().remove(&self.id);
+        self.link.settled.notify_waiters();
+    }
+}
+
 enum Kind {
     Run,
     /// Who will wait for the end of the process.
@@ -224,17 +237,15 @@ impl RunnerLink {
     ) -> Result<Option<Answer>, Fault> {
         let (waiter, answered) = oneshot::channel();
         self.pending.borrow_mut().insert(id, Pending { kind, waiter });
+        // A call that is dropped while the channel is full has asked nothing: a message goes out whole or not at all.
+        let unsent = Unsent { link: self, id };
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let sent = self.sender.send_with(&message, &borrowed).await;
         // Only the program holds them now, so that its end is their end.
         drop(descriptors);
         match sent {
-            Ok(()) => {}
-            Err(ipc::ChannelError::Codec(_)) => {
-                self.pending.borrow_mut().remove(&id);
-                self.settled.notify_waiters();
-                return Ok(None);
-            }
+            Ok(()) => std::mem::forget(unsent),
+            Err(ipc::ChannelError::Codec(_)) => return Ok(None),
             Err(error) => return Err(gone(error)),
         }
         let answer = tokio::time::timeout(timeout.saturating_add(PATIENCE), answered)
@@ -331,5 +342,37 @@ mod tests {
         let none = Program { name: String::new(), args: vec![], env: vec![] };
         assert!(!fits(&Program { args: vec![String::new(); MAX_PACKET], ..none.clone() }));
         assert!(!fits(&Program { env: vec![(String::new(), String::new()); MAX_PACKET], ..none }));
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_before_it_is_sent_is_forgotten() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (near, far) = ipc::pair::<HostToRunner, RunnerToHost>().unwrap();
+            let (sender, _receiver) = ipc::aio::split(near).unwrap();
+            let link = RunnerLink::new(sender);
+            let program = Program { name: "x".repeat(MAX_PACKET / 2), args: vec![], env: vec![] };
+            let pipes = || {
+                let (reader, writer) = rustix::pipe::pipe().unwrap();
+                [reader, writer]
+            };
+            let mut sent = 0;
+            // Until the channel is full; nobody reads.
+            loop {
+                let run = link.run(program.clone(), Duration::from_secs(1), None, pipes());
+                let mut run = Box::pin(run);
+                let polled = std::future::poll_fn(|context| {
+                    std::task::Poll::Ready(run.as_mut().poll(context).is_pending())
+                });
+                assert!(polled.await, "no answer came");
+                drop(run);
+                if link.pending.borrow().len() == sent {
+                    break;
+                }
+                sent += 1;
+            }
+            assert!(sent > 0);
+            drop(far);
+        });
     }
 }

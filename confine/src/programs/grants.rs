@@ -37,6 +37,9 @@ pub struct Grants {
     pub writable: Vec<PathBuf>,
     /// Whether what lies in the writable directories may be executed (`capabilities.filesystem.workdir_exec`).
     pub writable_executes: bool,
+    /// Whether Unix sockets may be made in the writable directories, and connected to there
+    /// (`capabilities.network.unix_sockets`).
+    pub sockets: bool,
     /// Directories a program may read: the runtime directory. A missing one is dropped.
     pub readable: Vec<PathBuf>,
     /// Directories of files that a program may read by name and not list. A missing one is dropped.
@@ -78,6 +81,9 @@ pub fn restrict(grants: &Grants) -> Result<Granted, ConfineError> {
     let mut writable = landlocked::read_write(abi);
     if grants.writable_executes {
         writable |= AccessFs::Execute;
+    }
+    if grants.sockets {
+        writable |= (AccessFs::MakeSock | AccessFs::ResolveUnix) & AccessFs::from_all(abi);
     }
     for directory in &grants.writable {
         rules.required(directory, writable)?;

@@ -394,9 +394,10 @@ impl Service {
             Ok(process) => process,
             Err(error) => return Ok(Err(error)),
         };
-        if !process.stopping.replace(true) {
-            // Of a process that is over, this ends what it left behind.
+        if !process.stopping.get() {
+            // Of a process that is over, this ends what it left behind. Whoever is dropped here has not asked, and the next does.
             self.session.runner.stop(process.id).await?;
+            process.stopping.set(true);
         }
         match tokio::time::timeout_at(deadline.into(), process.until_exited()).await {
             Ok(exit) => Ok(Ok(State::Exited(exit.code))),

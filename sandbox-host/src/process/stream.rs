@@ -73,7 +73,11 @@ impl Stream {
         let mut chunk = vec![0; CHUNK];
         while pipe.readable().await.is_ok() {
             match pipe.try_read(&mut chunk) {
-                Ok(count @ 1..) => self.ring.borrow_mut().push(chunk.get(..count).unwrap_or_default()),
+                Ok(count @ 1..) => {
+                    self.ring.borrow_mut().push(chunk.get(..count).unwrap_or_default());
+                    // Somebody who prints without end has no more of this thread than anybody else.
+                    tokio::task::yield_now().await;
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Ok(_) | Err(_) => break,
             }
