@@ -14,6 +14,7 @@
 //! | `{"connect": HANDLE, "port": N}` | `connect` |
 //! | `{"receive": NUMBER, "max": N, "timeout_ms": N}`, `{"send": NUMBER, "text": TEXT, "times": N}` | of a connection |
 //! | `{"close": NUMBER}` | drops a connection |
+//! | `{"echo": NUMBER, "text": TEXT, "times": N}` | sends TEXT and receives as many bytes, N times; tells the last |
 //! | `{"until": TEXT, "of": HANDLE}` | `read` until stdout held TEXT or the process is over |
 //! | `{"over": HANDLE}` | `status` until the process is over |
 //!
@@ -141,7 +142,7 @@ fn perform_step(step: &Value, connections: &mut Vec<Option<Connection>>) -> Resu
 }
 
 fn connection_step(step: &Value, connections: &mut [Option<Connection>]) -> Result<Value, ProcessError> {
-    let number = ["close", "receive", "send"].iter().find_map(|function| step[function].as_u64());
+    let number = ["close", "receive", "send", "echo"].iter().find_map(|function| step[function].as_u64());
     let slot = number.and_then(|number| connections.get_mut(number as usize));
     let Some(slot) = slot else {
         return Err(ProcessError::Failed("no such step or connection".to_owned()));
@@ -153,6 +154,9 @@ fn connection_step(step: &Value, connections: &mut [Option<Connection>]) -> Resu
     let Some(connection) = slot else {
         return Err(ProcessError::Failed("the connection was closed".to_owned()));
     };
+    if step["echo"].is_u64() {
+        return echo(connection, text(&step["text"]).as_bytes(), step["times"].as_u64().unwrap_or(1));
+    }
     if step["receive"].is_u64() {
         let number = |value: &Value, other: u32| value.as_u64().map_or(other, |number| number as u32);
         let bytes = connection.read(number(&step["max"], 65536), number(&step["timeout_ms"], 10_000))?;
@@ -160,6 +164,22 @@ fn connection_step(step: &Value, connections: &mut [Option<Connection>]) -> Resu
     }
     connection.write(&repeated(&text(&step["text"]), step))?;
     Ok(Value::Null)
+}
+
+fn echo(connection: &Connection, bytes: &[u8], times: u64) -> Result<Value, ProcessError> {
+    let mut answer = Vec::new();
+    for _ in 0..times {
+        connection.write(bytes)?;
+        answer.clear();
+        while answer.len() < bytes.len() {
+            let more = connection.read((bytes.len() - answer.len()) as u32, 10_000)?;
+            if more.is_empty() {
+                return Err(ProcessError::Failed("the other side closed".to_owned()));
+            }
+            answer.extend(more);
+        }
+    }
+    Ok(shown(&answer))
 }
 
 fn read(handle: &str, most: u64) -> Result<Value, ProcessError> {

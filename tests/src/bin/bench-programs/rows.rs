@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use system_tests::bench::ROUNDS;
 use system_tests::bench::figures::Figures;
 use system_tests::bench::report::{Fault, Measured, number};
@@ -18,7 +18,7 @@ const RUNS: usize = 300;
 /// Sessions at once.
 const SESSIONS: usize = 8;
 /// Round trips per tool call.
-const ECHOES: usize = 2000;
+const ECHOES: usize = 10_000;
 const MIB: usize = 1024 * 1024;
 /// Bytes that go through `cat`.
 const BODY: usize = 64 * MIB;
@@ -200,13 +200,11 @@ pub(crate) fn echo() -> Result<Measured, Fault> {
         {"until": "listens\n", "of": "$server"},
     ]));
     let connect = json!({"connect": "$server", "port": PORT});
-    let trip = [json!({"send": 0, "text": WORD}), json!({"receive": 0, "max": WORD.len()})];
-    let steps: Vec<Value> =
-        std::iter::once(connect.clone()).chain(trip.iter().cycle().take(2 * ECHOES).cloned()).collect();
+    let trip = json!([connect, {"echo": 0, "text": WORD, "times": ECHOES}]);
     let (mut ours, mut plain) = (Figures::default(), Figures::default());
     for _ in 0..ROUNDS {
         let (none, _) = bench.perform(&json!([connect]));
-        let (took, results) = bench.perform(&Value::Array(steps.clone()));
+        let (took, results) = bench.perform(&trip);
         if results.last().is_none_or(|result| result["ok"] != WORD) {
             return Err(Fault::Failed("another text came back".to_owned()));
         }
