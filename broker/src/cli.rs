@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::refusal::Refusal;
 
@@ -85,6 +85,23 @@ pub(crate) struct Cli {
     unnamed: Vec<Place>,
 }
 
+/// What is asked instead of a launch.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Question {
+    /// Say what a code means and what helps; all of them without one
+    Explain {
+        /// As a message has it, E-CAP-003
+        code: Option<String>,
+    },
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Launch(Box<Cli>),
+    Question(Question),
+}
+
 /// A directory of the installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -93,11 +110,25 @@ enum Place {
     Run,
 }
 
+/// Launches and questions.
+fn whole() -> clap::Command {
+    Question::augment_subcommands(Cli::command())
+        .subcommand_required(false)
+        .arg_required_else_help(false)
+        .args_conflicts_with_subcommands(true)
+        .subcommand_negates_reqs(true)
+        .disable_help_subcommand(true)
+}
+
 impl Cli {
     /// Reads the command line; ends the process with 2 or 0 where clap does.
-    pub(crate) fn read() -> Cli {
-        let matches = Cli::command().get_matches();
-        Cli::taken_from(&matches).unwrap_or_else(|error| error.exit())
+    pub(crate) fn read() -> Asked {
+        let matches = whole().get_matches();
+        let asked = match matches.subcommand() {
+            Some(_) => Question::from_arg_matches(&matches).map(Asked::Question),
+            None => Cli::taken_from(&matches).map(|cli| Asked::Launch(Box::new(cli))),
+        };
+        asked.unwrap_or_else(|error| error.exit())
     }
 
     fn taken_from(matches: &ArgMatches) -> Result<Cli, clap::Error> {
@@ -228,7 +259,10 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        whole().debug_assert();
+        assert!(whole().try_get_matches_from(["broker"]).is_err(), "a manifest or a question");
+        assert!(whole().try_get_matches_from(["broker", "--manifest", "m", "explain"]).is_err());
+        assert!(whole().try_get_matches_from(["broker", "explain", "E-CAP-003"]).is_ok());
     }
 
     /// Whatever the environment of the test says.

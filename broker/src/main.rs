@@ -18,6 +18,7 @@ macro_rules! say {
 mod artifacts;
 mod card;
 mod cli;
+mod diagnostics;
 mod host;
 mod manifest;
 mod minter;
@@ -53,7 +54,12 @@ fn main() -> ExitCode {
         say!("error[E-RUN-007]: broker: what it inherited cannot be closed: {error}");
         return ExitCode::from(3);
     }
-    let mut cli = Cli::read();
+    let mut cli = match Cli::read() {
+        cli::Asked::Launch(cli) => cli,
+        cli::Asked::Question(cli::Question::Explain { code }) => {
+            return diagnostics::explain(code.as_deref());
+        }
+    };
     match run(&mut cli) {
         Ok(code) => code,
         Err(refusal) => {

@@ -261,6 +261,7 @@ impl Launch {
         }
         if let Some(user) = &self.user {
             if let Some(group) = &user.group {
+                crate::ordinary::empty(group);
                 let script = "echo $$ > \"$1\"/cgroup.procs && shift && exec \"$@\"";
                 words.extend(["sh", "-c", script, "sh"].map(OsString::from));
                 words.push(group.into());

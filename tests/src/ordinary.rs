@@ -63,6 +63,24 @@ impl Drop for Delegated {
     }
 }
 
+/// Makes a group one that a process can enter, as a user manager does before it starts something in it again: a group that passes
+/// controllers on takes no process. Where there are none, what an earlier session left stays.
+pub(crate) fn empty(group: &Path) {
+    let file = group.join("cgroup.subtree_control");
+    let passed_on = fs::read_to_string(&file).unwrap_or_default();
+    if passed_on.trim().is_empty() {
+        return;
+    }
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    for controller in passed_on.split_whitespace() {
+        let _ = fs::write(&file, format!("-{controller}"));
+    }
+}
+
 /// Removes a group and those below it: a test that failed may have left a session's.
 fn remove(group: &Path) {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {

@@ -72,7 +72,7 @@ impl fmt::Display for Warning {
 }
 
 /// A value or key from the file, made safe for a terminal: escaped, quoted and cut at 80 characters.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut out = String::from("\"");
     for (count, c) in text.chars().enumerate() {
         if count == 80 {

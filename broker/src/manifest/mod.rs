@@ -31,7 +31,7 @@ mod tests;
 
 #[allow(unused_imports, reason = "the module's face; the launch sequence takes what it needs")]
 pub(crate) use self::{
-    error::{ManifestError, Warning},
+    error::{ManifestError, Warning, shown},
     files::{check_files, read_text},
     model::{
         AfterTask, Artifact, Capabilities, Capture, Class, ExportFiles, ExportPeerFiles, Inference,
@@ -39,6 +39,7 @@ pub(crate) use self::{
         TaskAcceptance,
     },
     net::{Endpoint, Host, NetRule, Scheme},
+    suggest::nearest,
     value::{ByteSize, ExportRoot},
 };
 

@@ -4,7 +4,7 @@
 const MAX_CHARS: usize = 64;
 
 /// The nearest of `known`, if it is near enough: at most a third of the longer word's letters differ.
-pub(super) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let word: Vec<char> = word.chars().take(MAX_CHARS + 1).collect();
     if word.is_empty() || word.len() > MAX_CHARS {
         return None;
