@@ -112,7 +112,10 @@ enum Place {
 
 /// Launches and questions.
 fn whole() -> clap::Command {
-    Question::augment_subcommands(Cli::command())
+    let launch = Cli::command();
+    let about = launch.get_about().cloned();
+    Question::augment_subcommands(launch)
+        .about(about.unwrap_or_default())
         .subcommand_required(false)
         .arg_required_else_help(false)
         .args_conflicts_with_subcommands(true)
@@ -260,6 +263,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         whole().debug_assert();
+        assert!(whole().render_help().to_string().starts_with("Runs a packaged agent"));
         assert!(whole().try_get_matches_from(["broker"]).is_err(), "a manifest or a question");
         assert!(whole().try_get_matches_from(["broker", "--manifest", "m", "explain"]).is_err());
         assert!(whole().try_get_matches_from(["broker", "explain", "E-CAP-003"]).is_ok());

@@ -1,7 +1,9 @@
 //! What the command line answers without launching anything. Needs no root.
 
+use std::process::Command;
 use std::time::Duration;
 
+use system_tests::binaries;
 use system_tests::broker::Launch;
 use system_tests::temporary::Temporary;
 
@@ -62,5 +64,28 @@ fn usage_errors_end_with_status_2_and_say_what_is_wrong() {
         assert_eq!(ended.code(), Some(2), "{arguments:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(named), "{arguments:?}: {}", ended.stderr);
         assert_eq!(ended.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn codes_are_explained_offline_and_a_mistyped_one_has_its_neighbour() {
+    let explain = |words: &[&str]| {
+        let command = Command::new(binaries::directory().join("broker")).arg("explain").args(words).output();
+        let output = command.expect("the broker");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (status, text, _) = explain(&["e-run-012"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.starts_with("E-RUN-012: ") && text.contains("\n  What helps: "), "{text}");
+    let (status, all, _) = explain(&[]);
+    let page = std::fs::read_to_string(binaries::checkout().join("docs/diagnostics.md")).unwrap();
+    let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
+    let listed: Vec<String> = all.lines().map(|line| line.replacen("  ", ": ", 1)).collect();
+    assert_eq!((status, listed), (Some(0), headings.map(str::to_owned).collect()));
+    for (word, hint) in [("E-CAP-033", "E-CAP-003"), ("\u{1b}[31m", "broker explain")] {
+        let (status, text, error) = explain(&[word]);
+        assert_eq!((status, text.as_str()), (Some(2), ""), "{word:?}");
+        assert!(error.contains(hint) && !error.contains('\u{1b}'), "{word:?}: {error}");
     }
 }
