@@ -4,6 +4,8 @@
 
 CARGO ?= cargo
 PROCESSES := broker door fileserver sandbox-host runner egress compiler
+# What people look at sessions with.
+OTHERS := client
 
 # Optimised as a whole where that is quick and every request passes through it: a tenth more requests on the file planes.
 # Wasmtime is no part of these three.
@@ -15,7 +17,7 @@ WHOLE_PROFILE := CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNI
 ## The binaries as they are shipped, demonstrated and tested.
 build:
 	set -e; for process in $(WHOLE); do $(WHOLE_PROFILE) $(CARGO) build --locked --release --package $$process; done
-	set -e; for process in $(filter-out $(WHOLE),$(PROCESSES)); do \
+	set -e; for process in $(filter-out $(WHOLE),$(PROCESSES)) $(OTHERS); do \
 		$(CARGO) build --locked --release --package $$process; \
 	done
 

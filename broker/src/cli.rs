@@ -93,6 +93,13 @@ pub(crate) enum Question {
         /// As a message has it, E-CAP-003
         code: Option<String>,
     },
+    /// Print the record of a session as a timeline
+    #[command(disable_help_flag = true)]
+    Trace {
+        /// FILE [--follow] [--json]
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        words: Vec<OsString>,
+    },
 }
 
 /// What the command line asks for.
@@ -266,7 +273,10 @@ mod tests {
         assert!(whole().render_help().to_string().starts_with("Runs a packaged agent"));
         assert!(whole().try_get_matches_from(["broker"]).is_err(), "a manifest or a question");
         assert!(whole().try_get_matches_from(["broker", "--manifest", "m", "explain"]).is_err());
-        assert!(whole().try_get_matches_from(["broker", "explain", "E-CAP-003"]).is_ok());
+        for question in [&["explain", "E-CAP-003"][..], &["trace", "--help"], &["trace", "f", "--follow"]] {
+            let words = ["broker"].iter().chain(question);
+            assert!(whole().try_get_matches_from(words).is_ok(), "{question:?}");
+        }
     }
 
     /// Whatever the environment of the test says.

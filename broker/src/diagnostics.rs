@@ -264,6 +264,14 @@ pub(crate) const ALL: &[Diagnostic] = &[
         "End a session, or give a longer range.",
     ),
     diagnostic(
+        "E-TRC-001",
+        "a record is not whole",
+        "A trace begins with `session_start`, ends with `session_end` and has one record in each line. It is empty where the \
+         launch was refused, and has no end while the session runs or if it was killed.",
+        "`broker trace --follow` waits for the end of a session that runs. What a line that is no record was cannot be \
+         brought back; a disk that was full leaves one.",
+    ),
+    diagnostic(
         "W-SEC-006",
         "a key has no effect on a hook",
         "A hook is never given what the key would grant.",
@@ -408,6 +416,7 @@ mod tests {
         let mut found = BTreeSet::new();
         let mut folders: Vec<PathBuf> = [
             "broker",
+            "client",
             "confine",
             "door",
             "egress",

@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         cli::Asked::Question(cli::Question::Explain { code }) => {
             return diagnostics::explain(code.as_deref());
         }
+        cli::Asked::Question(cli::Question::Trace { words }) => return become_client("trace", &words),
     };
     match run(&mut cli) {
         Ok(code) => code,
@@ -67,6 +68,22 @@ fn main() -> ExitCode {
             ExitCode::from(refusal.status)
         }
     }
+}
+
+/// Lets the client answer: what agents wrote is not read here.
+fn become_client(question: &str, words: &[std::ffi::OsString]) -> ExitCode {
+    use std::os::unix::process::CommandExt;
+    let refusal = match session::starter::installation() {
+        Ok(directory) => {
+            let client = directory.join("client");
+            let error = std::process::Command::new(&client).arg(question).args(words).exec();
+            Refusal::new("E-RUN-006", client.display().to_string(), error.to_string())
+                .hint("install all binaries of one version together")
+        }
+        Err(refusal) => refusal,
+    };
+    say!("{refusal}");
+    ExitCode::from(refusal.status)
 }
 
 fn run(cli: &mut Cli) -> Result<ExitCode, Refusal> {

@@ -31,7 +31,7 @@ release=$(dirname "$(dirname "$(dirname "$tests")")")/release
 payload=$(mktemp -d)
 trap 'rm -rf "$payload"' EXIT
 mkdir -p "$payload/bin" "$payload/checkout/tests"
-for binary in broker door fileserver sandbox-host runner egress compiler hostile capsule-probe; do
+for binary in broker door fileserver sandbox-host runner egress compiler client hostile capsule-probe; do
     [ ! -e "$release/$binary" ] || cp "$release/$binary" "$payload/bin/"
 done
 strip -o "$payload/system" "$tests"

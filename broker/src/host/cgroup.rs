@@ -159,9 +159,10 @@ impl Host {
         // From here on a failure removes what was made: `Groups` does so when it is dropped.
         enable(&groups.session, &self.missing).map_err(refuse)?;
         let programs = groups.session.make("programs", 0o755).map_err(refuse)?;
+        // The leaves count even where no program may run in them.
+        enable(&programs, &self.missing).map_err(refuse)?;
         if let Some(limits) = limits {
             self.limit(&programs, limits).map_err(refuse)?;
-            enable(&programs, &self.missing).map_err(refuse)?;
             groups.io_unlimited = self.limit_io(&groups, &programs, limits).err();
         }
         Ok(groups)

@@ -79,6 +79,17 @@ impl WaysOut {
     }
 }
 
+/// Where the sibling binaries are: beside the broker (a checkout), else in `../libexec/capsule-broker` (an installation).
+///
+/// # Errors
+/// `/proc` does not say where the broker is.
+pub(crate) fn installation() -> Result<PathBuf, Refusal> {
+    let own = std::env::current_exe().map_err(|error| Refusal::io("/proc/self/exe", &error))?;
+    let beside = own.parent().map(PathBuf::from).unwrap_or_default();
+    let installed = beside.join("../libexec/capsule-broker");
+    Ok(if beside.join("door").exists() { beside } else { installed })
+}
+
 /// The sibling binaries, opened once before the broker gives up its rights.
 #[derive(Debug)]
 pub(crate) struct Siblings {
@@ -86,15 +97,12 @@ pub(crate) struct Siblings {
 }
 
 impl Siblings {
-    /// Opens them beside the broker (a checkout), else in `../libexec/capsule-broker` (an installation).
+    /// Opens them.
     ///
     /// # Errors
     /// `E-RUN-006` naming the binary that is missing.
     pub(crate) fn open(kinds: &[Kind]) -> Result<Siblings, Refusal> {
-        let own = std::env::current_exe().map_err(|error| Refusal::io("/proc/self/exe", &error))?;
-        let beside = own.parent().map(PathBuf::from).unwrap_or_default();
-        let installed = beside.join("../libexec/capsule-broker");
-        let directory = if beside.join("door").exists() { beside } else { installed };
+        let directory = installation()?;
         let mut programs = Vec::new();
         for kind in kinds {
             let program = Program::open(&directory, kind.name()).map_err(|error| {

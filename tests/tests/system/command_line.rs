@@ -1,11 +1,12 @@
-//! What the command line answers without launching anything. Needs no root.
+//! What the command line answers besides launching.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use system_tests::binaries;
 use system_tests::broker::Launch;
+use system_tests::capsule::Capsule;
 use system_tests::temporary::Temporary;
+use system_tests::{a2a, binaries, http, needs_root};
 
 const QUICK: Duration = Duration::from_secs(5);
 
@@ -88,4 +89,47 @@ fn codes_are_explained_offline_and_a_mistyped_one_has_its_neighbour() {
         assert_eq!((status, text.as_str()), (Some(2), ""), "{word:?}");
         assert!(error.contains(hint) && !error.contains('\u{1b}'), "{word:?}: {error}");
     }
+}
+
+#[test]
+fn a_record_is_told_as_a_timeline_and_followed_to_its_end() {
+    needs_root!();
+    let capsule = Capsule::reporter();
+    let mut session = Launch::of(&capsule).start();
+    let records = session.records();
+    let trace = |words: &[&str]| {
+        let mut command = Command::new(binaries::directory().join("broker"));
+        command.arg("trace").arg(&records).args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let followed = trace(&["--follow"]).spawn().expect("the broker");
+    let _ = a2a::complete(session.url(), "one", "Report on inputs/");
+    let _ = http::get(session.url(), "/resources/files/report.md");
+    let _ = http::get(session.url(), "/resources/files/%1b%5b31m");
+    let running = trace(&[]).output().expect("the broker");
+    assert_eq!(running.status.code(), Some(1), "it has no end yet");
+    assert!(String::from_utf8_lossy(&running.stderr).contains("error[E-TRC-001]: "), "{running:?}");
+    session.stop();
+
+    let followed = followed.wait_with_output().expect("its end");
+    let whole = trace(&[]).output().expect("the broker");
+    assert_eq!((followed.status.code(), whole.status.code()), (Some(0), Some(0)), "{followed:?}");
+    assert_eq!(followed.stdout, whole.stdout);
+    let text = String::from_utf8(whole.stdout).expect("text");
+    let mut rest = text.as_str();
+    for word in ["session  ", "task  ", "asks for bash", "bash  ", "task ends  ", "read  ", "session ends  "]
+    {
+        let found = rest.find(word).unwrap_or_else(|| panic!("{word:?} in this place:\n{text}"));
+        rest = &rest[found..];
+    }
+    assert!(text.contains("\\u{1b}[31m → not_found") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("(UTC+00:00)"), "no terminal, no local time: {text}");
+    let json = trace(&["--json"]).output().expect("the broker").stdout;
+    assert!(json == std::fs::read(records.join("trace.jsonl")).unwrap());
+
+    let none =
+        Command::new(binaries::directory().join("broker")).args(["trace", "nowhere"]).output().unwrap();
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(said.starts_with("error[E-IO-001]: nowhere: ") && said.contains("\n  hint: "), "{said}");
 }
