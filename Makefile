@@ -12,7 +12,7 @@ OTHERS := client
 WHOLE := broker door fileserver
 WHOLE_PROFILE := CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
 
-.PHONY: build demo test conformance bench-planes bench-programs lint deny audit rebuild-guests
+.PHONY: build demo test conformance conformance-vm bench-planes bench-programs lint deny audit rebuild-guests
 
 ## The binaries as they are shipped, demonstrated and tested.
 build:
@@ -40,6 +40,15 @@ test: build
 conformance: build
 	$(CARGO) build --locked --release --package capsule-probe
 	$(CARGO) run --locked --quiet --package system-tests --bin conformance -- $(CLASS)
+
+## The same, and limits with real controllers, in a virtual machine with systemd and AppArmor, on two kernels (root for the first
+## time, which makes the machine; qemu-system-x86 and mmdebstrap installed; software emulation: 5 minutes a kernel).
+conformance-vm: build
+	$(CARGO) build --locked --release --package hostile
+	$(CARGO) build --locked --release --package capsule-probe
+	set -e; for kernel in 6.12 6.1; do \
+		tests/vm/system.sh --kernel $$kernel --seconds 1800 conformance:: limits:: classes:: ordinary_user:: grants::; \
+	done
 
 ## Both file planes beside nginx and beside a plain one-process server, as ratios (root; wrk and nginx installed).
 ## BENCH takes options: make bench-planes BENCH="--seconds 1 --only get-4k-8". See docs/performance.md.

@@ -17,6 +17,7 @@ macro_rules! say {
 
 mod artifacts;
 mod card;
+mod check;
 mod cli;
 mod diagnostics;
 mod host;
@@ -87,17 +88,14 @@ fn become_client(question: &str, words: &[std::ffi::OsString]) -> ExitCode {
 }
 
 fn run(cli: &mut Cli) -> Result<ExitCode, Refusal> {
-    let manifest = launch::read_manifest(cli)?;
-    let user = match nix::unistd::geteuid().is_root() {
-        true => None,
-        false => {
-            cli.move_to_the_user(|name| std::env::var_os(name))?;
-            Some(host::ordinary::enter()?)
-        }
-    };
     if cli.check {
-        return check(cli, &manifest, user.as_ref());
+        return check::check(cli);
     }
+    let (manifest, warnings) = launch::read_manifest(cli)?;
+    if !cli.quiet {
+        warnings.iter().for_each(|warning| say!("{warning}"));
+    }
+    let user = host::ordinary::enter_unless_root(cli)?;
     let launched = launch::launch(cli, &manifest, user)?;
     let end = launched.session.run();
     // The last reporter is gone with the last process.
@@ -136,36 +134,4 @@ fn over_budget(spent: WorkdirSpent, max: u64) -> Refusal {
     };
     Refusal::new("E-RUN-013", "workdir", reason)
         .hint("remove what is not needed, or raise capabilities.resources.workdir_max_bytes")
-}
-
-/// `--check`: everything that can be said without starting anything.
-fn check(
-    cli: &Cli,
-    manifest: &manifest::Manifest,
-    user: Option<&host::ordinary::User>,
-) -> Result<ExitCode, Refusal> {
-    let directory = cli.manifest.parent().unwrap_or(std::path::Path::new("."));
-    let workdir = cli.workdir.clone().unwrap_or_else(|| directory.join("workdir"));
-    manifest::check_files(manifest, directory, &workdir)?;
-    let programs = session::agent::programs(manifest)?;
-    let containment = session::class::decide(cli, manifest, &programs, user)?;
-    if !programs.is_empty() {
-        session::agent::program_ports(manifest)?;
-    }
-    host::certificates::load(manifest, &cli.ca_file)?;
-    // The name is what matters; the address is known only once a session listens.
-    let somewhere = handle::Address { tls: false, host: "localhost".into(), port: 80 };
-    session::agent::fetch_peer_file(manifest, &somewhere)?;
-    let host = host::cgroup::probe()?;
-    if !cli.quiet {
-        say!("{} {}: the manifest is good", manifest.name, manifest.version);
-        say!("class {}; this host gives {}", containment.class.as_str(), containment.mechanism);
-        if let Some(why) = &containment.weaker {
-            say!("not sealed: {why}");
-        }
-        if !host.missing.is_empty() {
-            say!("lacks cgroup v2 controllers: {}", host.missing.join(", "));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
 }

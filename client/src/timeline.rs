@@ -198,8 +198,7 @@ mod tests {
     fn told(text: &str, json: bool) -> (String, Result<(), Failure>) {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path: PathBuf =
-            std::env::temp_dir().join(format!("client-trace-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("client-trace-{}-{number}", std::process::id()));
         std::fs::write(&path, text).unwrap();
         let mut lines = Lines::open(&path, false).unwrap();
         let mut printer = Printer {

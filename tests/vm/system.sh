@@ -45,7 +45,12 @@ mkdir -p '$(dirname "$checkout")'
 ln -s /payload/checkout '$checkout'
 export CAPSULE_BROKER_BIN=/payload/bin TMPDIR=/var/tmp
 uname -r
-cat /sys/fs/cgroup/cgroup.controllers
+echo "cgroup v2: \$(cat /sys/fs/cgroup/cgroup.controllers)"
+echo "systemd: \$(systemctl --version | head -1), pid 1 is \$(cat /proc/1/comm)"
+echo "security modules: \$(cat /sys/kernel/security/lsm)"
+for needed in landlock apparmor; do
+    grep -qw "\$needed" /sys/kernel/security/lsm || { echo "vm: \$needed is not active"; exit 1; }
+done
 exec ./system --test-threads 1 $*
 END
 "$here/boot.sh" --kernel "$kernel" --seconds "$seconds" --memory 2048 "$payload" ${output:+"$output"}

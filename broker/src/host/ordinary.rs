@@ -9,6 +9,7 @@ use rustix::fs::Access;
 
 use super::cgroup;
 use super::uids::Id;
+use crate::cli::Cli;
 use crate::refusal::Refusal;
 
 /// How one gets a group of one's own.
@@ -26,11 +27,23 @@ pub(crate) struct User {
     pub(crate) grant: &'static str,
 }
 
+/// What a broker does first: that of an ordinary user moves to that user's places and enters the session's user namespace.
+///
+/// # Errors
+/// Those of both.
+pub(crate) fn enter_unless_root(cli: &mut Cli) -> Result<Option<User>, Refusal> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(None);
+    }
+    cli.move_to_the_user(|name| std::env::var_os(name))?;
+    enter().map(Some)
+}
+
 /// Looks for everything, then enters the session's user namespace. Call it while the process has one thread.
 ///
 /// # Errors
 /// `E-CAP-003` for namespaces, `E-RUN-012` for the control group, each naming the piece, the reason and the remedy.
-pub(crate) fn enter() -> Result<User, Refusal> {
+fn enter() -> Result<User, Refusal> {
     let id = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     probe(id)?;
     let grant = grant(sysctl("kernel/apparmor_restrict_unprivileged_userns").as_deref());

@@ -82,7 +82,7 @@ pub(crate) fn agent(
     facts: &Facts<'_>,
     task: Option<String>,
 ) -> Result<Agent, Refusal> {
-    let inference = manifest.inference.as_ref().ok_or_else(no_driver)?;
+    let inference = inference(manifest)?;
     let driver = manifest.artifacts.get(inference.driver).ok_or_else(no_driver)?;
     let artifacts = manifest
         .artifacts
@@ -179,6 +179,14 @@ pub(crate) fn fetch_peer_file(
     })?;
     let max_bytes = MAX_FETCH.min(manifest.capabilities.resources.workdir_max_bytes);
     Ok(Some(FetchPeerFile { audience, max_bytes }))
+}
+
+/// What the agent thinks with.
+///
+/// # Errors
+/// `E-RUN-005`.
+pub(crate) fn inference(manifest: &Manifest) -> Result<&manifest::Inference, Refusal> {
+    manifest.inference.as_ref().ok_or_else(no_driver)
 }
 
 fn no_driver() -> Refusal {

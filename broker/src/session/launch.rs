@@ -29,7 +29,7 @@ use crate::host::ordinary::User;
 use crate::host::uids::{self, Ids};
 use crate::host::workdir::{Owner, Sharing, Workdir};
 use crate::host::{certificates, cgroup};
-use crate::manifest::{self, Manifest, ParseOptions};
+use crate::manifest::{self, Manifest, ParseOptions, Warning};
 use crate::minter::Minter;
 use crate::refusal::Refusal;
 use crate::trace::{self, Constants, Entry, Written};
@@ -47,7 +47,7 @@ pub(crate) struct Launched {
 ///
 /// # Errors
 /// The manifest's own refusals.
-pub(crate) fn read_manifest(cli: &Cli) -> Result<Manifest, Refusal> {
+pub(crate) fn read_manifest(cli: &Cli) -> Result<(Manifest, Vec<Warning>), Refusal> {
     let options = ParseOptions {
         allow_unknown_keys: cli.allow_unknown_keys,
         containment: cli.containment.map(|class| match class {
@@ -67,13 +67,7 @@ pub(crate) fn read_manifest(cli: &Cli) -> Result<Manifest, Refusal> {
         },
     };
     let text = manifest::read_text(&cli.manifest)?;
-    let (manifest, warnings) = manifest::parse(&text, options)?;
-    if !cli.quiet {
-        for warning in warnings {
-            say!("{warning}");
-        }
-    }
-    Ok(manifest)
+    Ok(manifest::parse(&text, options)?)
 }
 
 /// Launches.
@@ -81,7 +75,13 @@ pub(crate) fn read_manifest(cli: &Cli) -> Result<Manifest, Refusal> {
 /// # Errors
 /// Whatever is refused; nothing is left behind then.
 pub(crate) fn launch(cli: &Cli, manifest: &Manifest, user: Option<User>) -> Result<Launched, Refusal> {
-    let programs = if cli.serve_only { Vec::new() } else { agent::programs(manifest)? };
+    let programs = match cli.serve_only {
+        true => Vec::new(),
+        false => {
+            agent::inference(manifest)?;
+            agent::programs(manifest)?
+        }
+    };
     let containment = class::decide(cli, manifest, &programs, user.as_ref())?;
     let class = containment.class;
     let manifest_dir = directory_of(&cli.manifest)?;
@@ -407,7 +407,15 @@ fn directory_of(manifest: &Path) -> Result<std::path::PathBuf, Refusal> {
 }
 
 /// What the host lacks, one line each, if the operator accepts it.
-fn lacks(cli: &Cli, host: &cgroup::Host, runs_programs: bool, user: bool) -> Result<Vec<String>, Refusal> {
+///
+/// # Errors
+/// `E-RUN-012` if not.
+pub(crate) fn lacks(
+    cli: &Cli,
+    host: &cgroup::Host,
+    runs_programs: bool,
+    user: bool,
+) -> Result<Vec<String>, Refusal> {
     if host.missing.is_empty() || !runs_programs {
         return Ok(Vec::new());
     }

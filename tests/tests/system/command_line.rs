@@ -3,10 +3,12 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use system_tests::broker::Launch;
 use system_tests::capsule::Capsule;
+use system_tests::remains::assert_nothing_made;
 use system_tests::temporary::Temporary;
-use system_tests::{a2a, binaries, http, needs_root};
+use system_tests::{a2a, binaries, host, http, needs_root};
 
 const QUICK: Duration = Duration::from_secs(5);
 
@@ -132,4 +134,68 @@ fn a_record_is_told_as_a_timeline_and_followed_to_its_end() {
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
     assert_eq!(none.status.code(), Some(1));
     assert!(said.starts_with("error[E-IO-001]: nowhere: ") && said.contains("\n  hint: "), "{said}");
+}
+
+#[test]
+fn check_says_what_a_capsule_would_be_allowed_and_makes_nothing() {
+    needs_root!();
+    let capsule = Capsule::handoff("writer").and("  files: {root: out/, mode: read-only, max_bytes: 1Ki}");
+    let checked = Launch::of(&capsule).arguments(&["--check", "--json"]).run(QUICK);
+    assert_eq!((checked.code(), checked.stderr.as_str()), (Some(0), ""), "{}", checked.stdout);
+    let report: Value = serde_json::from_str(&checked.stdout).expect("one document");
+    assert_eq!((&report["launchable"], &report["capsule"]["name"]), (&json!(true), &json!("writer")));
+    assert_eq!(report["class"]["floor"], Value::Null);
+    assert!(
+        report["warnings"][0].as_str().is_some_and(|text| text.starts_with("warning[W-SEC-025]: ")),
+        "{report}"
+    );
+    assert!(
+        report["programs"]["allow"]["bash"].as_str().is_some_and(|path| path.starts_with('/')),
+        "{report}"
+    );
+    assert_eq!(report["components"]["stand-in"]["role"], "driver", "{report}");
+    assert_eq!(
+        report["planes"],
+        json!({
+            "files": {"root": "out/", "max_bytes": 1024},
+            "peer_files": {"root": "out/", "max_ttl_seconds": 300, "max_bytes": report["planes"]["peer_files"]["max_bytes"]},
+        })
+    );
+    let rows = Launch::of(&capsule).arguments(&["--check"]).run(QUICK);
+    let class = report["class"]["achieved"].as_str().unwrap();
+    assert!(rows.stdout.contains(&format!("  achieved                 {class}\n")), "{}", rows.stdout);
+    assert!(rows.stdout.ends_with("It would be launched.\n"), "{}", rows.stdout);
+    assert_nothing_made(capsule.folder());
+
+    // What a launch says is what is launched.
+    let mut session = Launch::of(&capsule).start();
+    assert_eq!(session.containment(), class);
+    session.stop();
+}
+
+#[test]
+fn check_refuses_what_a_launch_refuses_with_the_same_words() {
+    needs_root!();
+    let unknown = Capsule::reporter().with("max_turns: ", "max_trns: ");
+    let absent = Capsule::reporter().with("allow: [bash, ", "allow: [no-such-program, bash, ");
+    let mut cases = vec![(unknown, "E-MAN-003", true), (absent, "E-IO-001", true)];
+    if !host::missing_controllers().is_empty() {
+        cases.push((Capsule::reporter(), "E-RUN-012", false));
+    }
+    for (capsule, code, accepting) in cases {
+        let launch = |words: &[&str]| {
+            let launch = Launch::of(&capsule).arguments(words);
+            (if accepting { launch } else { launch.without_accepting() }).run(QUICK)
+        };
+        let (launched, checked) = (launch(&[]), launch(&["--check", "--json"]));
+        assert_eq!((launched.code(), checked.code()), (Some(1), Some(1)), "{code}: {}", checked.stderr);
+        assert_eq!(launched.stderr, checked.stderr, "{code}");
+        let report: Value = serde_json::from_str(&checked.stdout).expect("one document");
+        assert_eq!(
+            (&report["launchable"], &report["refusal"]["code"]),
+            (&json!(false), &json!(code)),
+            "{report}"
+        );
+        assert_nothing_made(capsule.folder());
+    }
 }

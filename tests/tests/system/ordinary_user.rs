@@ -417,7 +417,8 @@ fn check_says_the_same_as_a_launch() {
     };
     let good = check(Some(&delegated));
     assert_eq!(good.code(), Some(0), "{}", good.stderr);
-    assert!(good.stderr.contains("class sealed"), "{}", good.stderr);
+    assert!(good.stdout.contains("  achieved                 sealed\n"), "{}", good.stdout);
+    assert!(good.stdout.contains(&format!("one id for all processes, {OWNER}\n")), "{}", good.stdout);
     let bad = check(None);
     assert_eq!(bad.code(), Some(1), "{}", bad.stderr);
     assert!(bad.stderr.contains("E-RUN-012"), "{}", bad.stderr);
