@@ -93,6 +93,8 @@ pub(crate) enum Question {
         /// As a message has it, E-CAP-003
         code: Option<String>,
     },
+    /// Print the JSON Schema of murmur.yaml, for editors
+    Schema,
     /// Print the record of a session as a timeline
     #[command(disable_help_flag = true)]
     Trace {

@@ -60,6 +60,11 @@ fn main() -> ExitCode {
         cli::Asked::Question(cli::Question::Explain { code }) => {
             return diagnostics::explain(code.as_deref());
         }
+        cli::Asked::Question(cli::Question::Schema) => {
+            use std::io::Write;
+            let _ = writeln!(std::io::stdout(), "{:#}", manifest::json_schema());
+            return ExitCode::SUCCESS;
+        }
         cli::Asked::Question(cli::Question::Trace { words }) => return become_client("trace", &words),
     };
     match run(&mut cli) {

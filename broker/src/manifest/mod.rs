@@ -17,6 +17,7 @@ mod error;
 mod files;
 mod inference;
 mod json;
+mod json_schema;
 mod model;
 mod net;
 mod runtimes;
@@ -33,6 +34,7 @@ mod tests;
 pub(crate) use self::{
     error::{ManifestError, Warning, shown},
     files::{check_files, read_text},
+    json_schema::json_schema,
     model::{
         AfterTask, Artifact, Capabilities, Capture, Class, ExportFiles, ExportPeerFiles, Inference,
         Lifecycle, Limits, Manifest, Origin, Resources, Role, RuntimeDirectory, StagedRuntime, SystemPrompt,

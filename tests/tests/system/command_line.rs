@@ -199,3 +199,11 @@ fn check_refuses_what_a_launch_refuses_with_the_same_words() {
         assert_nothing_made(capsule.folder());
     }
 }
+
+#[test]
+fn the_schema_of_the_manifest_is_printed_as_it_is_shipped() {
+    let output =
+        Command::new(binaries::directory().join("broker")).arg("schema").output().expect("the broker");
+    let shipped = std::fs::read(binaries::checkout().join("docs/murmur.schema.json")).unwrap();
+    assert!(output.status.success() && output.stdout == shipped);
+}
