@@ -1,11 +1,12 @@
 //! Whole lines of a file that may still grow.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::inotify;
+use rustix::fs::{OFlags, inotify};
 
 /// No record is longer than this; what is, is none.
 const LONGEST: u64 = 64 * 1024 * 1024;
@@ -42,7 +43,9 @@ impl Lines {
             }
             false => None,
         };
-        let file = File::open(path)?;
+        // A pipe that nobody writes to would hold up the opening.
+        let file =
+            OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
@@ -98,7 +101,10 @@ mod tests {
         assert!(matches!(lines.next().unwrap(), Found::Line(line) if line == b"two"));
         assert!(matches!(lines.next().unwrap(), Found::Line(line) if line.is_empty()));
         writer.join().unwrap();
-        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(&path).unwrap();
         assert!(Lines::open(Path::new("/dev/null"), false).is_err());
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        assert!(Lines::open(&path, false).is_err(), "without waiting for a writer");
+        std::fs::remove_file(path).unwrap();
     }
 }

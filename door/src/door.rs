@@ -8,7 +8,7 @@ use ipc::edge::control::{DoorConfigure, DoorOrder, RoleControl, ToRole};
 use ipc::edge::door_broker::{BrokerToDoor, DoorToBroker};
 use ipc::edge::door_host::DoorToHost;
 use ipc::{Channel, ChannelError, Never, Received};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::connections::{self, Table};
 use crate::fileserver::{Fileserver, FileserverError};
@@ -53,6 +53,8 @@ pub struct Door {
     /// The clock of requests that wait.
     pub ticker: Arc<Ticker>,
     fileserver: Mutex<Option<Arc<Fileserver>>>,
+    /// Told of every new one.
+    arrived: Notify,
     host: Mutex<Option<AsyncSender<DoorToHost>>>,
 }
 
@@ -70,13 +72,33 @@ impl Door {
         let table = Table::new(&limits);
         let redeems = Arc::new(Redeems::new(constants.requests_from));
         let (fileserver, host) = (Mutex::default(), Mutex::default());
-        Ok(Door { limits, constants, broker, table, redeems, ticker: Arc::default(), fileserver, host })
+        let (ticker, arrived) = (Arc::default(), Notify::new());
+        Ok(Door { limits, constants, broker, table, redeems, ticker, fileserver, arrived, host })
     }
 
     /// The fileserver of the moment, if any. Not to be held across an await: a replaced one ends when it is dropped.
     #[must_use]
     pub fn fileserver(&self) -> Option<Arc<Fileserver>> {
         locked(&self.fileserver).clone()
+    }
+
+    /// Waits until there is a fileserver that can be asked, or for as long as the broker may take to bring one.
+    pub async fn has_fileserver(&self) {
+        let there = || self.fileserver().is_some_and(|fileserver| !fileserver.is_over());
+        if there() {
+            return;
+        }
+        let arrives = async {
+            loop {
+                // Registered before the look, so that an arrival in between is not missed.
+                let arrived = self.arrived.notified();
+                if there() {
+                    return;
+                }
+                arrived.await;
+            }
+        };
+        let _ = tokio::time::timeout(self.limits.replace_wait, arrives).await;
     }
 
     /// The channel to sandbox-host, if any.
@@ -175,6 +197,7 @@ fn obey(
             )?;
             let old = locked(&door.fileserver).replace(Arc::new(fileserver));
             drop(old);
+            door.arrived.notify_waiters();
         }
         DoorOrder::SandboxHost => {
             let (_, [channel]) = exactly(received)?;

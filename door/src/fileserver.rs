@@ -267,6 +267,12 @@ impl Fileserver {
 }
 
 impl Fileserver {
+    /// Whether it is gone, and nothing can be asked of it any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.open().closed
+    }
+
     /// Gives back the slots that no request took along.
     pub fn tick(&self) {
         self.shared.give_back();

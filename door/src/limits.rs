@@ -25,6 +25,8 @@ pub struct Limits {
     pub read_wait: Duration,
     /// Wait for a listing: it hashes the whole subtree, one at a time.
     pub list_wait: Duration,
+    /// Wait for the next fileserver when there is none, before a request is refused.
+    pub replace_wait: Duration,
     /// Requests open at the fileserver, abandoned ones included.
     pub open_requests: usize,
     /// How long a client that ended its sending side may still get an answer before the request is cancelled.
@@ -60,6 +62,7 @@ impl Default for Limits {
             tick: Duration::from_millis(50),
             read_wait: Duration::from_secs(60),
             list_wait: Duration::from_secs(600),
+            replace_wait: Duration::from_secs(5),
             open_requests: 1024,
             half_closed: Duration::from_secs(1),
             pace_bytes: 64 * 1024,

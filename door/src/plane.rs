@@ -89,7 +89,11 @@ pub async fn answer(
     resource: Resource<'_>,
 ) -> Result<(), Cut> {
     let limits = &door.limits;
-    let (asked, wait, brief) = match judge(head, resource, &door.constants) {
+    let verdict = judge(head, resource, &door.constants);
+    if matches!(verdict, Verdict::List | Verdict::Read(_)) {
+        door.has_fileserver().await;
+    }
+    let (asked, wait, brief) = match verdict {
         Verdict::Redeem(token, audience) => return redeem(door, client, &token, audience).await,
         Verdict::Refuse(code) => return refuse(door, client, head, resource, code).await,
         Verdict::List => (

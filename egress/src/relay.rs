@@ -7,8 +7,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipc::edge::egress_broker::Asker;
@@ -33,6 +33,9 @@ const IDLE: Duration = Duration::from_secs(300);
 /// How much is read at once.
 const PIECE: usize = 32 * 1024;
 
+/// How far apart lines about connections are at least.
+const BETWEEN_LINES: Duration = Duration::from_secs(1);
+
 /// How long to wait when the kernel has no descriptor for a connection that is there: nothing tells when it has.
 const BREATH: Duration = Duration::from_millis(50);
 
@@ -56,7 +59,7 @@ pub(crate) async fn serve<R: Resolve>(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                crate::say(&format!("a connection of a program cannot be taken: {error}"));
+                tell(&format!("a connection of a program cannot be taken: {error}"));
                 sleep(BREATH).await;
                 continue;
             }
@@ -80,10 +83,40 @@ async fn carry<R: Resolve>(mut inside: TcpStream, programs: Arc<Programs<R>>, pe
             let _ = inside.set_nodelay(true).and_then(|()| outside.set_nodelay(true));
             both_ways(&mut inside, &mut outside).await;
         }
-        Ok(Err(error)) => crate::say(&format!("{to}: a program's connection: {error}")),
-        Err(_) => crate::say(&format!("{to}: a program's connection: no answer")),
+        Ok(Err(error)) => tell(&format!("{to}: a program's connection: {error}")),
+        Err(_) => tell(&format!("{to}: a program's connection: no answer")),
     }
     drop(permit);
+}
+
+/// What is said of connections: a program can fail as often as it likes, and nobody would read it.
+struct Lines {
+    last: Option<Instant>,
+    untold: u64,
+}
+
+impl Lines {
+    /// The line, if one is due: at most one a second, with the number of those that were left out before it.
+    fn due(&mut self, now: Instant, line: &str) -> Option<String> {
+        if self.last.is_some_and(|last| now.duration_since(last) < BETWEEN_LINES) {
+            self.untold = self.untold.saturating_add(1);
+            return None;
+        }
+        self.last = Some(now);
+        Some(match std::mem::take(&mut self.untold) {
+            0 => line.to_owned(),
+            untold => format!("{line} ({untold} more like it before)"),
+        })
+    }
+}
+
+/// Says a line unless one was said a moment ago.
+fn tell(line: &str) {
+    static LINES: Mutex<Lines> = Mutex::new(Lines { last: None, untold: 0 });
+    let due = LINES.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now(), line);
+    if let Some(line) = due {
+        crate::say(&line);
+    }
 }
 
 /// When something last moved.

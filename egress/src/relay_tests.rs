@@ -137,3 +137,15 @@ async fn silence_in_both_directions_ends_a_connection() {
     assert_eq!(program.read(&mut [0; 8]).await.unwrap_or(0), 0);
     task.await.unwrap();
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn lines_about_connections_are_a_second_apart_and_none_is_forgotten() {
+    let mut lines = Lines { last: None, untold: 0 };
+    let begin = Instant::now();
+    let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+    assert_eq!(lines.due(at(0), "a").as_deref(), Some("a"));
+    assert_eq!(lines.due(at(1), "b"), None);
+    assert_eq!(lines.due(at(999), "c"), None);
+    assert_eq!(lines.due(at(1000), "d").as_deref(), Some("d (2 more like it before)"));
+    assert_eq!(lines.due(at(2000), "e").as_deref(), Some("e"));
+}

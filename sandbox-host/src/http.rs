@@ -2,8 +2,8 @@
 //! the runtime itself asks of a peer.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use ipc::stream::{head_length, stream};
 use ipc::types::RequestId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use wasmtime_wasi::runtime::AbortOnDropJoinHandle;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
@@ -42,9 +42,12 @@ const HOP_BY_HOP: [&str; 10] = [
     "upgrade",
 ];
 
+/// How long a request waits for the next egress when the last one is gone.
+const NEXT_EGRESS: Duration = Duration::from_secs(5);
+
 /// The way to the egress there is now; the broker replaces one that died.
 pub(crate) struct EgressLink {
-    sender: Mutex<Option<AsyncSender<HostToEgress>>>,
+    sender: watch::Sender<Option<AsyncSender<HostToEgress>>>,
     next: AtomicU64,
     slots: Arc<Semaphore>,
 }
@@ -52,7 +55,7 @@ pub(crate) struct EgressLink {
 impl EgressLink {
     pub(crate) fn new() -> Self {
         EgressLink {
-            sender: Mutex::new(None),
+            sender: watch::Sender::new(None),
             next: AtomicU64::new(1),
             slots: Arc::new(Semaphore::new(MAX_EXCHANGES)),
         }
@@ -60,11 +63,14 @@ impl EgressLink {
 
     /// Uses this channel from now on, or none.
     pub(crate) fn replace(&self, sender: Option<AsyncSender<HostToEgress>>) {
-        *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = sender;
+        self.sender.send_replace(sender);
     }
 
-    fn sender(&self) -> Option<AsyncSender<HostToEgress>> {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The way to the egress there is, or to the next one.
+    async fn sender(&self) -> Option<AsyncSender<HostToEgress>> {
+        let mut there = self.sender.subscribe();
+        let there = tokio::time::timeout(NEXT_EGRESS, there.wait_for(Option::is_some)).await;
+        there.ok()?.ok()?.clone()
     }
 }
 
@@ -197,7 +203,7 @@ fn describe(
 async fn exchange(link: &EgressLink, message: HttpRequest, body: WasiBody) -> Result<Exchange, Error> {
     let permit =
         Arc::clone(&link.slots).try_acquire_owned().map_err(|_full| Error::ConnectionLimitReached)?;
-    let sender = link.sender().ok_or(Error::DestinationUnavailable)?;
+    let sender = link.sender().await.ok_or(Error::DestinationUnavailable)?;
     let internal = |error: std::io::Error| Error::InternalError(Some(error.to_string()));
     let pipes = stream().map_err(internal)?;
     let far = [std::os::fd::AsFd::as_fd(&pipes.far.input), std::os::fd::AsFd::as_fd(&pipes.far.output)];

@@ -70,7 +70,8 @@ fn an_answer_that_never_comes_is_500_recorded_and_abandoned() {
 
 #[test]
 fn without_a_fileserver_reads_and_listings_are_500_and_recorded() {
-    let mut house = House::new(Limits::default(), constants());
+    let limits = Limits { replace_wait: Duration::from_millis(50), ..Limits::default() };
+    let mut house = House::new(limits, constants());
     assert!(get(house.address, "/resources/files/a%20b").refuses(PlaneCode::IoError));
     io_error_of(&mut house, "a b");
     assert!(get(house.address, "/resources/files").refuses(PlaneCode::IoError));
@@ -90,6 +91,30 @@ fn a_fileserver_that_dies_answers_what_it_held_with_500_and_its_successor_serves
     io_error_of(&mut house, "never");
     let _files = Files::start(&house);
     assert_eq!(get(house.address, "/resources/files/report.md").body(), REPORT);
+    house.shut_down();
+}
+
+#[test]
+fn what_is_asked_before_there_is_a_fileserver_or_between_two_is_answered_by_the_next() {
+    let house = House::new(Limits { replace_wait: LONG, ..Limits::default() }, constants());
+    let ask = |path: &str| {
+        let mut client = connect(house.address);
+        client.write_all(format!("GET /resources/files/{path} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+        client
+    };
+    let (before, held) = (ask("report.md"), ask("never"));
+    let (mut fileserver, _window) = house.fileserver();
+    for _ in 0..2 {
+        fileserver.receive_until(Instant::now() + LONG).unwrap();
+    }
+    drop(fileserver);
+    // What it held is lost with it; that this was answered says that its end was seen.
+    for client in [before, held] {
+        assert!(finish(client).refuses(PlaneCode::IoError));
+    }
+    let between = ask("report.md");
+    let _files = Files::start(&house);
+    assert_eq!(finish(between).body(), REPORT);
     house.shut_down();
 }
 

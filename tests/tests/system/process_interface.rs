@@ -313,12 +313,12 @@ fn stop_terminates_and_then_kills_and_the_newest_mebibyte_of_output_is_kept() {
     // Bash alone: no other program is allowed.
     let loud = "s=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do s=$s$s; done; \
                 printf %s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s; \
-                s=${s//a/b}; printf %s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s; echo over >&2; sleep 7200";
+                s=${s//a/b}; printf %s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s $s; echo over >&2";
     let results = perform(
         &session,
         &json!([
             {"start": "bash", "name": "loud", "args": ["-c", loud]},
-            {"run": "bash", "args": ["-c", "sleep 2"]},
+            {"over": "$loud"},
             {"read": "$loud", "max": 4},
             {"read": "$loud"},
             {"read": "$loud"},

@@ -202,7 +202,13 @@ fn descriptors(tables: &Tables) {
     );
     let runner = tables.descriptors("runner");
     let files: Vec<&&str> = runner.keys().filter(|what| what.starts_with("file ")).collect();
-    assert!(files.iter().all(|file| file.contains("/programs/<leaf>/cgroup.")), "leaves only: {files:?}");
+    let limits = ["memory.events", "pids.events", "pids.current"];
+    let of_programs = |file: &str| {
+        let (_, below) = file.split_once("/programs/").unwrap_or_default();
+        let name = below.strip_prefix("<leaf>/").unwrap_or(below).split(' ').next().unwrap_or_default();
+        name.starts_with("cgroup.") || limits.contains(&name)
+    };
+    assert!(files.iter().all(|file| of_programs(file)), "groups of programs only: {files:?}");
 
     let broker = tables.descriptors("broker");
     let trace: Vec<_> = broker.iter().filter(|(what, _)| what.contains("trace.jsonl")).collect();
