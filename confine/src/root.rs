@@ -89,6 +89,8 @@ pub(crate) fn enter_private(trees: &Trees, read_only: &[PathBuf], host_files: bo
     let old = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     attach(root.as_fd(), old.as_fd())?;
     if host_files {
+        // There even where the host has neither: it is the place that the role may read.
+        directories(root.as_fd(), Path::new("/etc"), OPEN)?;
         for file in EGRESS_FILES {
             copy(root.as_fd(), Path::new(file))?;
         }

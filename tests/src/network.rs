@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use nix::mount::{MsFlags, mount};
@@ -37,6 +38,9 @@ pub fn inside(names: &[(&str, &[&str])], hosts: &str, test: impl FnOnce(&Asked) 
             unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace");
             let none: Option<&str> = None;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("mounts of its own");
+            if ["resolv.conf", "hosts"].iter().any(|name| !Path::new("/etc").join(name).exists()) {
+                etc_with_room(&files.path().join("etc"));
+            }
             for (name, text) in [("resolv.conf", format!("nameserver {SERVER}\n").as_str()), ("hosts", hosts)]
             {
                 let file = files.path().join(name);
@@ -52,6 +56,22 @@ pub fn inside(names: &[(&str, &[&str])], hosts: &str, test: impl FnOnce(&Asked) 
             std::panic::resume_unwind(panic);
         }
     });
+}
+
+/// Puts a copy of `/etc` in its place, in this mount namespace, that has the two files: a fresh system has none.
+fn etc_with_room(copy: &Path) {
+    let copied = Command::new("cp").arg("--archive").arg("/etc").arg(copy).status().expect("cp");
+    assert!(copied.success(), "a copy of /etc");
+    for name in ["resolv.conf", "hosts"] {
+        // A link that leads nowhere is in the way of a file.
+        let file = copy.join(name);
+        if !file.exists() {
+            let _ = fs::remove_file(&file);
+            fs::write(&file, "").expect("a file");
+        }
+    }
+    let none: Option<&str> = None;
+    mount(Some(copy), "/etc", none, MsFlags::MS_BIND, none).expect("a copy over the host's");
 }
 
 /// The names that a name server was asked for.
