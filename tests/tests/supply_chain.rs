@@ -299,3 +299,25 @@ fn rust_sources(folder: &Path, found: &mut Vec<PathBuf>) {
         }
     }
 }
+
+/// T37 of the cases: a handle is made and redeemed by the runtime's own tools, and no interface offers a component to do either.
+#[test]
+fn no_interface_lets_a_component_mint_or_redeem() {
+    let mut folders = vec![checkout().join("wit")];
+    let mut read = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "wit") {
+                let text = std::fs::read_to_string(&path).unwrap().to_lowercase();
+                for word in ["mint", "redeem", "share-file", "fetch-peer-file", "peer-handle"] {
+                    assert!(!text.contains(word), "{} speaks of {word}", path.display());
+                }
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 3, "{read} files of interfaces");
+}
